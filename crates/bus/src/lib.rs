@@ -1,0 +1,1 @@
+//! UDP pokes between the processes of one root.

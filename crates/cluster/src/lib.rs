@@ -1,0 +1,1 @@
+//! Slots, listeners, respawn and signals of an okdb primary.

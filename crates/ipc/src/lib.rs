@@ -1,0 +1,1 @@
+//! Supervision messages between a primary and its workers.

@@ -1,0 +1,1 @@
+//! okdb as a library: open a root, read, write, query, serve.

@@ -1,0 +1,1 @@
+//! The store of okdb: roots, environments, records, indexes, change log.

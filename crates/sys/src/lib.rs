@@ -1,0 +1,1 @@
+//! Thin safe wrappers over processes, descriptors and signals.

@@ -1,0 +1,1 @@
+//! The shared-memory segment of an okdb root.
