@@ -1,1 +1,26 @@
 //! The filter, patch and ordering language of okdb on JSON: pure, no I/O.
+//!
+//! - [`json`]: reading, checking and writing JSON text; numbers keep their text.
+//! - [`compare`]: the one order of all values.
+//! - [`Path`]: dotted paths, and what a record holds at one: [`index_values`], [`sort_value`].
+//! - [`encode`]: values as bytes that sort as the values do.
+//!
+//! The meaning is that of `MongoDB`, on JSON; each module says where it is narrower. Nothing here trusts its
+//! input: every parser bounds nesting, sizes and counts, and no function panics on what a client sends.
+
+pub mod encode;
+mod extract;
+pub mod json;
+mod order;
+mod path;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+mod testing;
+mod walk;
+
+pub use extract::{IndexValues, index_values, sort_value};
+pub use json::{
+    DEPTH_MAX, Envelope, JsonError, JsonErrorKind, Number, Value, compact, write_string,
+};
+pub use order::compare;
+pub use path::{Path, PathError};
