@@ -1,0 +1,435 @@
+//! The supervisor as a pure state machine: (state, event, now) in, actions out.
+//!
+//! It owns which slot is in which state, when a worker is respawned, given up or killed, when the cluster is ready and
+//! when it has ended. It touches no process, descriptor or clock: [`crate::driver`] feeds it events with a monotonic
+//! time in milliseconds and carries out what it returns, in order. Any order of events is legal; one that speaks of a
+//! worker that is no longer the slot's own is ignored.
+
+mod law;
+mod slot;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+use std::num::NonZeroU16;
+
+use crate::exit::ExitCode;
+use slot::{Course, Phase, Slot, Worker};
+
+pub use law::{
+    BACKOFF_FIRST_MS, BACKOFF_MAX_MS, DEATH_WINDOW_MS, DEATHS_IN_WINDOW_MAX, FORGIVING_UPTIME_MS,
+    backoff_ms,
+};
+pub use slot::{SlotState, SlotView, WorkerExit};
+
+/// The longest the driver may sleep: the machine wants a [`Event::Tick`] at least this often.
+pub const TICK_MS: u64 = 1_000;
+
+/// A gap between two events longer than this means that the primary itself was stopped or starved. That time is not
+/// held against the workers: nobody was there to hear them.
+pub const STALL_MS: u64 = 3 * TICK_MS;
+
+/// How long after `SIGABRT` a hung worker gets to write its core before `SIGKILL`.
+pub const ABORT_GRACE_MS: u64 = 2_000;
+
+/// How long the primary waits for workers that got `SIGKILL` during a stop to be reaped before it ends without them.
+pub const REAP_GRACE_MS: u64 = 500;
+
+/// The limits that an operator may set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A worker that has not reported Ready this long after its spawn is killed; that is a death. Milliseconds.
+    pub start_deadline_ms: u64,
+    /// A ready worker whose event loop has been silent this long is hung. Milliseconds.
+    pub worker_timeout_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            start_deadline_ms: 30_000,
+            worker_timeout_ms: 30_000,
+        }
+    }
+}
+
+/// One incarnation of a slot. Incarnations count from 1 and are never reused, so a late event about a worker that has
+/// been replaced is recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkerId {
+    /// The slot, from 0.
+    pub slot: u16,
+    /// Which worker of that slot.
+    pub incarnation: u64,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The process runs. Answers [`Action::Spawn`].
+    Spawned {
+        /// Which worker.
+        worker: WorkerId,
+        /// Its pid.
+        pid: u32,
+    },
+    /// The process could not be made. Answers [`Action::Spawn`]; counts as a death.
+    SpawnFailed {
+        /// Which worker.
+        worker: WorkerId,
+    },
+    /// The worker accepts connections.
+    Ready {
+        /// Which worker.
+        worker: WorkerId,
+    },
+    /// The worker's event loop turns.
+    Heartbeat {
+        /// Which worker.
+        worker: WorkerId,
+    },
+    /// A worker that was sent `SIGABRT` is in state T: it cannot act on it.
+    FoundStopped {
+        /// Which worker.
+        worker: WorkerId,
+    },
+    /// The worker was reaped.
+    Exited {
+        /// Which worker.
+        worker: WorkerId,
+        /// How it ended.
+        exit: WorkerExit,
+    },
+    /// The server shall stop. The first request drains the workers; a second one kills them at once.
+    StopRequested {
+        /// How long the workers get before `SIGKILL`. Milliseconds.
+        grace_ms: u64,
+        /// What the server ends with if all goes well. The first code that is not `Clean` is kept.
+        code: ExitCode,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// A signal that the machine may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kill {
+    /// `SIGABRT`: end with a core dump. The driver answers with [`Event::FoundStopped`] if that cannot work.
+    Abort,
+    /// `SIGKILL`.
+    Kill,
+}
+
+/// What to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Start a process for this worker; answer with `Spawned` or `SpawnFailed`.
+    Spawn {
+        /// Which worker.
+        worker: WorkerId,
+    },
+    /// Ask the worker to finish what it has and leave.
+    Drain {
+        /// Which worker.
+        worker: WorkerId,
+        /// How long it has until it is killed. Milliseconds.
+        deadline_ms: u64,
+    },
+    /// Send the worker a signal.
+    Signal {
+        /// Which worker.
+        worker: WorkerId,
+        /// Which signal.
+        kill: Kill,
+    },
+    /// A worker ended that was not asked to (or could not be made).
+    ReportDeath {
+        /// Which worker.
+        worker: WorkerId,
+        /// How it ended.
+        exit: WorkerExit,
+    },
+    /// The slot is given up: its worker died too often.
+    ReportDead {
+        /// Which slot.
+        slot: u16,
+    },
+    /// Every slot is ready or given up, and at least one is ready. Comes once at most.
+    ReportReady,
+    /// The stop has begun. Comes once at most.
+    ReportStopping,
+    /// What [`Machine::view`] says of the slot has changed.
+    SlotChanged {
+        /// Which slot.
+        slot: u16,
+    },
+    /// All is over; end with this code. Comes once at most, and nothing after it.
+    Finished {
+        /// The code.
+        code: ExitCode,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stop {
+    kill_at_ms: u64,
+    /// Set when everything left has been sent `SIGKILL`.
+    give_up_at_ms: Option<u64>,
+    code: ExitCode,
+}
+
+/// The state of all slots.
+#[derive(Debug)]
+pub struct Machine {
+    limits: Limits,
+    slots: Vec<Slot>,
+    now_ms: u64,
+    stop: Option<Stop>,
+    ready_reported: bool,
+    finished: bool,
+}
+
+impl Machine {
+    /// A machine of `slots` slots, and its first actions: one spawn for each.
+    #[must_use]
+    pub fn start(slots: NonZeroU16, limits: Limits, now_ms: u64) -> (Self, Vec<Action>) {
+        let mut machine = Self {
+            limits,
+            slots: (0..slots.get()).map(Slot::new).collect(),
+            now_ms,
+            stop: None,
+            ready_reported: false,
+            finished: false,
+        };
+        let mut out = Vec::new();
+        for slot in &mut machine.slots {
+            slot.spawn(&mut out);
+        }
+        (machine, out)
+    }
+
+    /// Takes one event at `now_ms` (monotonic; a time before an earlier one counts as that one) and says what to do.
+    pub fn handle(&mut self, event: Event, now_ms: u64) -> Vec<Action> {
+        let mut out = Vec::new();
+        if self.finished {
+            return out;
+        }
+        self.advance(now_ms);
+        match event {
+            Event::Spawned { worker, pid } => self.on_spawned(worker, pid, &mut out),
+            Event::SpawnFailed { worker } => self.on_spawn_failed(worker, &mut out),
+            Event::Ready { worker } => self.on_ready(worker, &mut out),
+            Event::Heartbeat { worker } => self.on_heartbeat(worker),
+            Event::FoundStopped { worker } => self.on_found_stopped(worker, &mut out),
+            Event::Exited { worker, exit } => self.on_exited(worker, exit, &mut out),
+            Event::StopRequested { grace_ms, code } => self.on_stop(grace_ms, code, &mut out),
+            Event::Tick => self.on_tick(&mut out),
+        }
+        self.conclude(&mut out);
+        out
+    }
+
+    /// When the next [`Event::Tick`] is due: at the next deadline, and at most [`TICK_MS`] from now.
+    #[must_use]
+    pub fn next_wake_ms(&self, now_ms: u64) -> u64 {
+        let now_ms = now_ms.max(self.now_ms);
+        let stop = self
+            .stop
+            .map(|stop| stop.give_up_at_ms.unwrap_or(stop.kill_at_ms));
+        let slots = self
+            .slots
+            .iter()
+            .filter_map(|slot| slot.deadline_ms(&self.limits));
+        slots
+            .chain(stop)
+            .fold(now_ms.saturating_add(TICK_MS), u64::min)
+            .max(now_ms)
+    }
+
+    /// Whether a stop was requested. From then on no worker is spawned.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    /// What an operator is told of a slot; `None` if there is no such slot.
+    #[must_use]
+    pub fn view(&self, slot: u16) -> Option<SlotView> {
+        self.slots.get(usize::from(slot)).map(Slot::view)
+    }
+
+    /// [`Machine::view`] of every slot, in order.
+    pub fn views(&self) -> impl Iterator<Item = SlotView> + '_ {
+        self.slots.iter().map(Slot::view)
+    }
+
+    /// Moves the time on, and forgives workers a silence that was the primary's own.
+    fn advance(&mut self, now_ms: u64) {
+        let now_ms = now_ms.max(self.now_ms);
+        let gap_ms = now_ms - self.now_ms;
+        if gap_ms > STALL_MS {
+            for slot in &mut self.slots {
+                slot.forgive(gap_ms);
+            }
+        }
+        self.now_ms = now_ms;
+    }
+
+    fn slot_mut(&mut self, worker: WorkerId) -> Option<&mut Slot> {
+        self.slots.get_mut(usize::from(worker.slot))
+    }
+
+    fn live_mut(&mut self, worker: WorkerId) -> Option<&mut Worker> {
+        match &mut self.slot_mut(worker)?.phase {
+            Phase::Live(live) if live.id == worker => Some(live),
+            _ => None,
+        }
+    }
+
+    fn on_spawned(&mut self, worker: WorkerId, pid: u32, out: &mut Vec<Action>) {
+        let now_ms = self.now_ms;
+        let stop = self.stop;
+        let Some(slot) = self.slot_mut(worker) else {
+            return;
+        };
+        if !slot.is_spawning(worker) {
+            return;
+        }
+        let mut live = Worker::new(worker, pid, now_ms);
+        if let Some(stop) = stop {
+            // The stop came between the order to spawn and its answer.
+            live.leave(stop.kill_at_ms.saturating_sub(now_ms), out);
+        }
+        slot.phase = Phase::Live(live);
+        out.push(Action::SlotChanged { slot: worker.slot });
+    }
+
+    fn on_spawn_failed(&mut self, worker: WorkerId, out: &mut Vec<Action>) {
+        let stopping = self.stop.is_some();
+        let now_ms = self.now_ms;
+        let Some(slot) = self.slot_mut(worker) else {
+            return;
+        };
+        if slot.is_spawning(worker) {
+            slot.bury(worker, WorkerExit::NotStarted, stopping, now_ms, out);
+        }
+    }
+
+    fn on_ready(&mut self, worker: WorkerId, out: &mut Vec<Action>) {
+        let now_ms = self.now_ms;
+        let Some(live) = self.live_mut(worker) else {
+            return;
+        };
+        if live.course == Course::Serving && live.ready_at_ms.is_none() {
+            live.ready_at_ms = Some(now_ms);
+            live.heard_at_ms = now_ms;
+            out.push(Action::SlotChanged { slot: worker.slot });
+        }
+    }
+
+    fn on_heartbeat(&mut self, worker: WorkerId) {
+        let now_ms = self.now_ms;
+        if let Some(live) = self.live_mut(worker) {
+            live.heard_at_ms = now_ms;
+        }
+    }
+
+    fn on_found_stopped(&mut self, worker: WorkerId, out: &mut Vec<Action>) {
+        if let Some(live) = self.live_mut(worker)
+            && matches!(live.course, Course::Hung { .. })
+        {
+            live.kill(out);
+        }
+    }
+
+    fn on_exited(&mut self, worker: WorkerId, exit: WorkerExit, out: &mut Vec<Action>) {
+        let stopping = self.stop.is_some();
+        let now_ms = self.now_ms;
+        if self.live_mut(worker).is_some()
+            && let Some(slot) = self.slot_mut(worker)
+        {
+            slot.bury(worker, exit, stopping, now_ms, out);
+        }
+    }
+
+    fn on_stop(&mut self, grace_ms: u64, code: ExitCode, out: &mut Vec<Action>) {
+        let now_ms = self.now_ms;
+        if let Some(stop) = &mut self.stop {
+            stop.kill_at_ms = now_ms;
+            if stop.code == ExitCode::Clean {
+                stop.code = code;
+            }
+        } else {
+            self.stop = Some(Stop {
+                kill_at_ms: now_ms.saturating_add(grace_ms),
+                give_up_at_ms: None,
+                code,
+            });
+            out.push(Action::ReportStopping);
+            for slot in &mut self.slots {
+                slot.stop(grace_ms, out);
+            }
+        }
+        self.enforce_stop(out);
+    }
+
+    fn on_tick(&mut self, out: &mut Vec<Action>) {
+        let now_ms = self.now_ms;
+        let stopping = self.stop.is_some();
+        for slot in &mut self.slots {
+            slot.tick(&self.limits, stopping, now_ms, out);
+        }
+        self.enforce_stop(out);
+    }
+
+    /// Kills what is left when the grace is over.
+    fn enforce_stop(&mut self, out: &mut Vec<Action>) {
+        let now_ms = self.now_ms;
+        let Some(stop) = &mut self.stop else { return };
+        if now_ms < stop.kill_at_ms {
+            return;
+        }
+        stop.give_up_at_ms
+            .get_or_insert(now_ms.saturating_add(REAP_GRACE_MS));
+        for slot in &mut self.slots {
+            if let Phase::Live(live) = &mut slot.phase {
+                live.kill(out);
+            }
+        }
+    }
+
+    /// Says what has become true of the cluster as a whole.
+    fn conclude(&mut self, out: &mut Vec<Action>) {
+        if let Some(stop) = self.stop {
+            let gone = self.slots.iter().all(|slot| !slot.is_occupied());
+            let given_up = stop.give_up_at_ms.is_some_and(|at_ms| self.now_ms >= at_ms);
+            if gone {
+                self.finish(stop.code, out);
+            } else if given_up {
+                self.finish(ExitCode::RuntimeFailure, out);
+            }
+            return;
+        }
+        let dead = self
+            .slots
+            .iter()
+            .filter(|slot| matches!(slot.phase, Phase::Dead))
+            .count();
+        if dead == self.slots.len() {
+            self.finish(ExitCode::AllSlotsDead, out);
+            return;
+        }
+        let ready = self.slots.iter().filter(|slot| slot.is_ready()).count();
+        if !self.ready_reported && ready + dead == self.slots.len() {
+            self.ready_reported = true;
+            out.push(Action::ReportReady);
+        }
+    }
+
+    fn finish(&mut self, code: ExitCode, out: &mut Vec<Action>) {
+        self.finished = true;
+        out.push(Action::Finished { code });
+    }
+}
