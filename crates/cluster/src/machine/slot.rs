@@ -34,6 +34,8 @@ pub enum WorkerExit {
     },
     /// It could not be started.
     NotStarted,
+    /// It is gone, but other code of this process took its exit status.
+    Unknown,
 }
 
 /// What is shown of one slot.
