@@ -4,23 +4,30 @@
 //! - [`compare`]: the one order of all values.
 //! - [`Path`]: dotted paths, and what a record holds at one: [`index_values`], [`sort_value`].
 //! - [`encode`]: values as bytes that sort as the values do.
+//! - [`Filter`], [`Sort`], [`Select`]: which records a query finds, in which order, and what it shows.
 //!
 //! The meaning is that of `MongoDB`, on JSON; each module says where it is narrower. Nothing here trusts its
 //! input: every parser bounds nesting, sizes and counts, and no function panics on what a client sends.
 
 pub mod encode;
 mod extract;
+mod filter;
 pub mod json;
 mod order;
 mod path;
+mod select;
+mod sort;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod testing;
 mod walk;
 
 pub use extract::{IndexValues, index_values, sort_value};
+pub use filter::{Constraint, Filter, FilterError, FilterErrorKind, Test};
 pub use json::{
     DEPTH_MAX, Envelope, JsonError, JsonErrorKind, Number, Value, compact, write_string,
 };
 pub use order::compare;
 pub use path::{Path, PathError};
+pub use select::{Select, SelectError};
+pub use sort::{Sort, SortError, SortField};

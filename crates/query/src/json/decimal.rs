@@ -169,6 +169,57 @@ pub(crate) fn add(left: &Number<'_>, right: &Number<'_>) -> Option<Number<'stati
     Some(Number::from_checked(format(&places, low, negative)))
 }
 
+/// What dividing the whole part of `dividend`, an operand, by `divisor` leaves: digits without leading
+/// zeros, so none if it divides.
+///
+/// `divisor` is digits too, most significant first and not zero. The sign is the caller's business.
+pub(crate) fn remainder(dividend: &Decimal<'_>, divisor: &[u8]) -> Vec<u8> {
+    if let Some(divisor) = digits_to_u64(divisor) {
+        let rest = dividend.whole_digits().fold(0_u128, |rest, digit| {
+            (rest * 10 + u128::from(digit)) % u128::from(divisor)
+        });
+        return match rest {
+            0 => Vec::new(),
+            rest => rest.to_string().bytes().map(|byte| byte - b'0').collect(),
+        };
+    }
+    // Long division as on paper: at most nine subtractions for each digit.
+    let mut rest: Vec<u8> = Vec::with_capacity(divisor.len() + 1);
+    for digit in dividend.whole_digits() {
+        if digit != 0 || !rest.is_empty() {
+            rest.push(digit);
+        }
+        while rest
+            .len()
+            .cmp(&divisor.len())
+            .then_with(|| rest[..].cmp(divisor))
+            .is_ge()
+        {
+            subtract(&mut rest, divisor);
+        }
+    }
+    rest
+}
+
+/// Takes `less` from `digits`, which is not smaller, and leaves no leading zeros.
+fn subtract(digits: &mut Vec<u8>, less: &[u8]) {
+    let mut borrow = 0;
+    let less = less.iter().rev().chain(std::iter::repeat(&0));
+    for (digit, less) in digits.iter_mut().rev().zip(less) {
+        let take = less + borrow;
+        borrow = u8::from(*digit < take);
+        *digit = *digit + borrow * 10 - take;
+    }
+    let zeros = digits.iter().take_while(|digit| **digit == 0).count();
+    digits.drain(..zeros);
+}
+
+fn digits_to_u64(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0_u64, |sum, digit| {
+        sum.checked_mul(10)?.checked_add(u64::from(*digit))
+    })
+}
+
 /// Spells ± Σ places[i] × 10^(low + i), each place a digit.
 fn format(places: &[i8], low: i64, negative: bool) -> String {
     let trailing = places.iter().take_while(|place| **place == 0).count();
