@@ -1,0 +1,179 @@
+//! The segment's bytes: every field's place, fixed by the compiler's own check.
+//!
+//! A change here is a change of `docs/segment.md` and of [`LAYOUT_VERSION`], in the same commit. All words
+//! are in the host's byte order: a segment never leaves its host.
+
+use std::mem::{align_of, offset_of, size_of};
+use std::sync::atomic::AtomicU64;
+
+/// `okdbshm` and a NUL, read as a little-endian word.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"okdbshm\0");
+
+/// Rises with every change of this module's structures or of what their words mean.
+pub(crate) const LAYOUT_VERSION: u64 = 1;
+
+/// Environments that one root can hold at a time.
+pub const ENV_COUNT_MAX: usize = 256;
+
+/// Slots that a supervisor can hold.
+pub const SLOT_COUNT_MAX: usize = 256;
+
+/// Processes that can use a root at a time: one row for each slot, and 128 more for the primary, library
+/// processes, commands and workers that overlap with their successor.
+pub const PROCESS_COUNT_MAX: usize = 384;
+
+/// Buckets of a latency histogram; see [`crate::latency_bucket`].
+pub const LATENCY_BUCKETS: usize = 24;
+
+/// Write locks that one process can be seen to hold at a time (one per environment that it is writing).
+pub const WRITE_LOCKS_MAX: usize = 8;
+
+/// Proofs of the gate that can run at a time.
+pub(crate) const GATE_CELLS: usize = 8;
+
+/// Size of the segment's file.
+pub const SEGMENT_BYTES: usize = size_of::<Tables>();
+
+/// A word with a cache line pair to itself (the prefetcher fetches lines in pairs).
+#[repr(C, align(128))]
+pub(crate) struct Alone {
+    pub(crate) word: AtomicU64,
+    reserved: [AtomicU64; 15],
+}
+
+/// Written before the segment gets its name, never after; covered by `checksum`.
+#[repr(C)]
+pub(crate) struct Static {
+    pub(crate) magic: AtomicU64,
+    pub(crate) layout: AtomicU64,
+    pub(crate) size: AtomicU64,
+    pub(crate) nonce: AtomicU64,
+    pub(crate) root: [AtomicU64; 2],
+    pub(crate) boot: [AtomicU64; 2],
+    pub(crate) created_unix_ms: AtomicU64,
+    pub(crate) run_dev: AtomicU64,
+    pub(crate) run_ino: AtomicU64,
+    pub(crate) pid_namespace: AtomicU64,
+    pub(crate) time_namespace: AtomicU64,
+    pub(crate) checksum: AtomicU64,
+    reserved: [AtomicU64; 2],
+}
+
+#[repr(C)]
+pub(crate) struct GateCell {
+    pub(crate) owner: AtomicU64,
+    pub(crate) value: AtomicU64,
+}
+
+#[repr(C)]
+pub(crate) struct Header {
+    pub(crate) fixed: Static,
+    pub(crate) hlc: Alone,
+    pub(crate) slot_writer: Alone,
+    /// One more than the highest peer row that was ever claimed.
+    pub(crate) peers_high: Alone,
+    pub(crate) gate: [GateCell; GATE_CELLS],
+    reserved: [AtomicU64; 432],
+}
+
+#[repr(C, align(64))]
+pub(crate) struct EnvWords {
+    pub(crate) identity: AtomicU64,
+    pub(crate) clock: AtomicU64,
+    pub(crate) generation: AtomicU64,
+    reserved: [AtomicU64; 5],
+}
+
+/// Three parts, each written by other threads of the owner: its event loop's slow gauges, what every
+/// request touches, and what every commit touches.
+#[repr(C, align(128))]
+pub(crate) struct ScoreWords {
+    pub(crate) owner: AtomicU64,
+    pub(crate) role: AtomicU64,
+    /// Slot + 1; 0 for a process that fills none.
+    pub(crate) slot: AtomicU64,
+    pub(crate) state: AtomicU64,
+    pub(crate) started_ms: AtomicU64,
+    pub(crate) heartbeat_ms: AtomicU64,
+    pub(crate) loop_lag_us: AtomicU64,
+    pub(crate) rss_bytes: AtomicU64,
+    pub(crate) bus_port: AtomicU64,
+    reserved_a: [AtomicU64; 7],
+
+    pub(crate) requests: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) in_flight: AtomicU64,
+    pub(crate) bytes_in: AtomicU64,
+    pub(crate) bytes_out: AtomicU64,
+    pub(crate) latency_total_us: AtomicU64,
+    reserved_b: [AtomicU64; 2],
+    pub(crate) latency: [AtomicU64; LATENCY_BUCKETS],
+
+    pub(crate) commits: AtomicU64,
+    pub(crate) operations: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    reserved_c: [AtomicU64; 5],
+    pub(crate) write_locks: [AtomicU64; WRITE_LOCKS_MAX],
+}
+
+/// Number of words of a slot row that its sequence word guards.
+pub(crate) const SLOT_FIELDS: usize = 6;
+
+#[repr(C, align(128))]
+pub(crate) struct SlotWords {
+    pub(crate) sequence: AtomicU64,
+    pub(crate) fields: [AtomicU64; SLOT_FIELDS],
+    reserved: [AtomicU64; 9],
+}
+
+#[repr(C, align(64))]
+pub(crate) struct PeerWords {
+    pub(crate) owner: AtomicU64,
+    pub(crate) port: AtomicU64,
+    pub(crate) pending: AtomicU64,
+    reserved: [AtomicU64; 5],
+}
+
+#[repr(C, align(4096))]
+pub(crate) struct Tables {
+    pub(crate) header: Header,
+    pub(crate) envs: [EnvWords; ENV_COUNT_MAX],
+    pub(crate) scoreboard: [ScoreWords; PROCESS_COUNT_MAX],
+    pub(crate) slots: [SlotWords; SLOT_COUNT_MAX],
+    pub(crate) peers: [PeerWords; PROCESS_COUNT_MAX],
+}
+
+/// Fails the build unless each named field of `$kind` lies at its documented offset, and the whole has its
+/// documented size and alignment.
+macro_rules! documented {
+    ($kind:ty, size $size:literal, align $align:literal, { $($field:ident @ $offset:literal),+ $(,)? }) => {
+        const _: () = {
+            assert!(size_of::<$kind>() == $size);
+            assert!(align_of::<$kind>() == $align);
+            $(assert!(offset_of!($kind, $field) == $offset);)+
+        };
+    };
+}
+
+documented!(Alone, size 128, align 128, { word @ 0, reserved @ 8 });
+documented!(Static, size 128, align 8, {
+    magic @ 0, layout @ 8, size @ 16, nonce @ 24, root @ 32, boot @ 48, created_unix_ms @ 64, run_dev @ 72,
+    run_ino @ 80, pid_namespace @ 88, time_namespace @ 96, checksum @ 104, reserved @ 112,
+});
+documented!(GateCell, size 16, align 8, { owner @ 0, value @ 8 });
+documented!(Header, size 4096, align 128, {
+    fixed @ 0, hlc @ 128, slot_writer @ 256, peers_high @ 384, gate @ 512, reserved @ 640,
+});
+documented!(EnvWords, size 64, align 64, { identity @ 0, clock @ 8, generation @ 16, reserved @ 24 });
+documented!(ScoreWords, size 512, align 128, {
+    owner @ 0, role @ 8, slot @ 16, state @ 24, started_ms @ 32, heartbeat_ms @ 40, loop_lag_us @ 48,
+    rss_bytes @ 56, bus_port @ 64, reserved_a @ 72,
+    requests @ 128, errors @ 136, in_flight @ 144, bytes_in @ 152, bytes_out @ 160, latency_total_us @ 168,
+    reserved_b @ 176, latency @ 192,
+    commits @ 384, operations @ 392, syncs @ 400, reserved_c @ 408, write_locks @ 448,
+});
+documented!(SlotWords, size 128, align 128, { sequence @ 0, fields @ 8, reserved @ 56 });
+documented!(PeerWords, size 64, align 64, { owner @ 0, port @ 8, pending @ 16, reserved @ 24 });
+documented!(Tables, size 274_432, align 4096, {
+    header @ 0, envs @ 4096, scoreboard @ 20_480, slots @ 217_088, peers @ 249_856,
+});
