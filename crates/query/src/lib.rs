@@ -5,6 +5,7 @@
 //! - [`Path`]: dotted paths, and what a record holds at one: [`index_values`], [`sort_value`].
 //! - [`encode`]: values as bytes that sort as the values do.
 //! - [`Filter`], [`Sort`], [`Select`]: which records a query finds, in which order, and what it shows.
+//! - [`Patch`]: changes to a record.
 //!
 //! The meaning is that of `MongoDB`, on JSON; each module says where it is narrower. Nothing here trusts its
 //! input: every parser bounds nesting, sizes and counts, and no function panics on what a client sends.
@@ -14,6 +15,7 @@ mod extract;
 mod filter;
 pub mod json;
 mod order;
+mod patch;
 mod path;
 mod select;
 mod sort;
@@ -28,6 +30,7 @@ pub use json::{
     DEPTH_MAX, Envelope, JsonError, JsonErrorKind, Number, Value, compact, write_string,
 };
 pub use order::compare;
+pub use patch::{Patch, PatchError, PatchErrorKind};
 pub use path::{Path, PathError};
 pub use select::{Select, SelectError};
 pub use sort::{Sort, SortError, SortField};

@@ -220,7 +220,7 @@ fn small_filter() -> impl Strategy<Value = Value<'static>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4_000))]
+    #![proptest_config(ProptestConfig::with_cases(800))]
 
     #[test]
     fn filters_mean_what_the_naive_evaluator_says(text in small_filter(), docs in prop::collection::vec(small_doc(), 8)) {
