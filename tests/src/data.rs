@@ -101,3 +101,16 @@ pub fn value(number: usize, attempt: u64) -> String {
         number % 11,
     )
 }
+
+/// Lines for an import: one `{"key","value"}` for each pair of a key and JSON text.
+#[must_use]
+pub fn lines(records: impl IntoIterator<Item = (String, String)>) -> String {
+    let mut out = String::new();
+    for (key, value) in records {
+        let key = serde_json::to_string(&key).expect("a string is JSON");
+        for part in ["{\"key\":", &key, ",\"value\":", &value, "}\n"] {
+            out.push_str(part);
+        }
+    }
+    out
+}

@@ -1,0 +1,7 @@
+//! The rules of LMDB under many processes, as an operator meets them.
+
+mod backup;
+mod beside;
+mod format;
+mod full_map;
+mod stale_readers;
