@@ -1,1 +1,59 @@
-//! The store of okdb: roots, environments, records, indexes, change log.
+//! The store of okdb: roots, environments, records, indexes, the change log and the write pipeline.
+//!
+//! It owns every byte under a root but the shared segment (crate `okdb-shm`) and what later rooms derive. Any process of
+//! the host may open the same root: reads go straight to the memory map, writes go through one writer thread per process
+//! and environment, and LMDB's lock decides between processes.
+//!
+//! Where to look:
+//!
+//! - [`Store`] and [`Options`]: opening a root, its lock, identity, format and environments (`root`, `store`).
+//! - [`Env`]: one environment (`env`); [`Snapshot`]: a short read transaction on it (`snapshot`).
+//! - [`Write`], [`Operation`], [`Outcome`]: what a writer accepts (`write`), run by `writer`, applied by `apply`.
+//! - `catalog`: types and indexes as this process last saw them, checked against each snapshot.
+//! - `layout`: the bytes of every key and row, with `docs/storage.md` as its prose.
+//! - `index`, `plan`, `scan`, `query`: index entries, the choice of an index, and the scans that answer requests.
+//! - `changes`: reading the change log. `chores`: background work of the process that owns it.
+//! - `verify`, `backup`: the oracle, and the hot copy.
+
+mod apply;
+mod backup;
+mod catalog;
+mod changes;
+mod chores;
+mod cursor;
+mod env;
+mod error;
+mod export;
+mod index;
+mod layout;
+mod lmdb;
+mod names;
+mod plan;
+mod query;
+mod root;
+mod scan;
+mod snapshot;
+mod store;
+mod system;
+mod verify;
+mod write;
+mod writer;
+
+pub use catalog::{BuildFailure, IndexInfo, IndexState, TypeInfo};
+pub use changes::{Change, Changes, ChangesQuery};
+pub use chores::StopFlag;
+pub use env::{Env, EnvInfo};
+pub use error::{Error, Full, OpenError};
+pub use export::Export;
+pub use lmdb::Durability;
+pub use names::{KEY_BYTES_MAX, check_env_name, check_key, check_type_name};
+pub use plan::Plan;
+pub use query::{IndexQuery, Item, ListQuery, Page, Query};
+pub use root::{FORMAT_VERSION, Role};
+pub use snapshot::{Record, Snapshot};
+pub use store::{Commit, Hooks, Limits, NoHooks, Options, Store};
+pub use verify::{Problem, VerifyReport};
+pub use write::{
+    Action, Expect, Guard, IndexSpec, Operation, Outcome, Pending, TRANSACTION_OPERATIONS_MAX,
+    Write, Written,
+};

@@ -1,0 +1,695 @@
+//! Applying operations inside a write transaction.
+//!
+//! An operation is checked completely before its first mutation, so that a failure leaves the transaction as it was and
+//! the other operations of the batch go on. What fails after a mutation (a full map, a full disk) poisons the
+//! transaction; `writer` then abandons the batch and runs it again without the culprit.
+
+use std::{borrow::Cow, sync::Arc};
+
+use heed::{PutFlags, RoTxn, RwTxn};
+use okdb_query::Value;
+
+use crate::{
+    Action, Error, Full, IndexSpec, IndexState, Operation, Written,
+    catalog::{self, Catalog, IndexDef, IndexRow, TypeDef, TypeRow},
+    check_key, check_type_name,
+    index::{self, parse_stored},
+    layout::{self, CATALOG_ID, HEADER_BYTES, Header, LogAction, LogRow, State},
+    lmdb::Tables,
+};
+
+/// Room that a definition may cost: a row, its log entry, and a page or two that split.
+pub(crate) const DEFINITION_BYTES: usize = 8192;
+
+/// What a transaction has changed so far, beside its pages. A nested transaction works on a clone.
+#[derive(Clone)]
+pub(crate) struct Ledger {
+    pub(crate) state: State,
+    pub(crate) catalog: Arc<Catalog>,
+    /// Changes of record counts: type id and difference.
+    counts: Vec<(u32, i64)>,
+    /// First clock of the multi-operation transaction under way; 0 outside of one.
+    pub(crate) txn_mark: u64,
+    /// Bytes that may still be added before the headroom is touched.
+    pub(crate) room_bytes: i64,
+    /// Whether pages changed in a way that the state row does not tell.
+    pub(crate) touched: bool,
+}
+
+impl Ledger {
+    pub(crate) fn new(state: State, catalog: Arc<Catalog>, room_bytes: i64) -> Self {
+        Self {
+            state,
+            catalog,
+            counts: Vec::new(),
+            txn_mark: 0,
+            room_bytes,
+            touched: false,
+        }
+    }
+
+    fn count(&mut self, type_id: u32, difference: i64) {
+        match self.counts.iter_mut().find(|(id, _)| *id == type_id) {
+            Some((_, sum)) => *sum += difference,
+            None => self.counts.push((type_id, difference)),
+        }
+    }
+
+    /// Refuses what would eat into the room that deletes need.
+    pub(crate) fn claim_room(&mut self, bytes: usize) -> Result<(), Error> {
+        // A row costs its page's share and the copies of the pages above it; twice its size is a fair guess.
+        let cost = i64::try_from(bytes).unwrap_or(i64::MAX).saturating_mul(2);
+        if cost > self.room_bytes {
+            return Err(Error::StorageFull(Full::Headroom));
+        }
+        self.room_bytes -= cost;
+        Ok(())
+    }
+}
+
+/// What applying needs to know of its environment.
+pub(crate) struct Applier<'e> {
+    pub(crate) tables: &'e Tables,
+    pub(crate) segment: &'e okdb_shm::Segment,
+    pub(crate) value_bytes_max: usize,
+    pub(crate) auto_types: bool,
+    pub(crate) now_ms: u64,
+}
+
+/// A row about to be written, as `data`, the log and the tombstones need it.
+struct Row<'a> {
+    type_id: u32,
+    key: &'a str,
+    row_key: &'a [u8],
+    old: Option<Header>,
+    action: LogAction,
+}
+
+impl Applier<'_> {
+    /// Applies one operation on a record.
+    pub(crate) fn operation(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        operation: &Operation,
+    ) -> Result<Written, Error> {
+        let def = self.type_of(txn, ledger, operation)?;
+        let key = operation.key.as_str();
+        check_key(key)?;
+        let mut row_key = Vec::with_capacity(4 + key.len());
+        layout::record_key(def.id, key, &mut row_key);
+
+        let change = self.prepare(txn, &def, operation, &row_key)?;
+        if let Some(text) = &change.text {
+            ledger.claim_room(text.len() + key.len() + change.added_bytes())?;
+        }
+
+        // From here on the transaction is changed.
+        if !change.newly_multikey.is_empty() {
+            self.mark_multikey(txn, ledger, &def, &change.newly_multikey)?;
+        }
+        for entry in &change.removed {
+            self.tables.index.delete(txn, entry)?;
+        }
+        for entry in &change.added {
+            self.tables.index.put(txn, entry, &[])?;
+        }
+        let created = change.old.is_none();
+        let action = if change.text.is_some() {
+            LogAction::Put
+        } else {
+            LogAction::Remove
+        };
+        let row = Row {
+            type_id: def.id,
+            key,
+            row_key: &row_key,
+            old: change.old,
+            action,
+        };
+        let version = match &change.text {
+            Some(text) => {
+                if created {
+                    ledger.count(def.id, 1);
+                }
+                self.write_row(txn, ledger, &row, text)?
+            }
+            None => {
+                ledger.count(def.id, -1);
+                self.remove_row(txn, ledger, &row)?
+            }
+        };
+        Ok(Written {
+            key: key.to_owned(),
+            version,
+            created,
+        })
+    }
+
+    fn type_of(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        operation: &Operation,
+    ) -> Result<Arc<TypeDef>, Error> {
+        let name = operation.type_name.as_str();
+        if let Some(def) = ledger.catalog.get(name) {
+            return Ok(Arc::clone(def));
+        }
+        let creates = matches!(operation.action, Action::Put(_) | Action::Create(_));
+        if self.auto_types && creates {
+            check_key(&operation.key)?;
+            ledger.claim_room(DEFINITION_BYTES)?;
+            self.register_type(txn, ledger, name, &[], true)?;
+        }
+        ledger.catalog.require(name).cloned()
+    }
+
+    /// Everything that can refuse an operation, before anything is changed.
+    fn prepare<'o>(
+        &self,
+        txn: &RoTxn<'_>,
+        def: &TypeDef,
+        operation: &'o Operation,
+        row_key: &[u8],
+    ) -> Result<Change<'o>, Error> {
+        let stored = match self.tables.data.get(txn, row_key)? {
+            Some(row) => Some(layout::decode_record(row)?),
+            None => None,
+        };
+        let old = stored.map(|(header, _)| header);
+        operation.guard.check(old.map(|header| header.version))?;
+        let indexed = def
+            .indexes
+            .iter()
+            .any(|index| index.row.state != IndexState::Failed);
+        // The old document is needed for a patch and for its index entries.
+        let needs_old = indexed || matches!(operation.action, Action::Patch(_));
+        let old_doc = match stored {
+            Some((_, text)) if needs_old => Some(parse_stored(text)?),
+            _ => None,
+        };
+        let text = match &operation.action {
+            Action::Put(text) => Some(Cow::Borrowed(text.as_str())),
+            Action::Create(_) if old.is_some() => {
+                return Err(Error::AlreadyExists {
+                    what: format!("record {:?}", operation.key),
+                });
+            }
+            Action::Create(text) => Some(Cow::Borrowed(text.as_str())),
+            _ if old.is_none() => return Err(Error::NotFound),
+            Action::Update(text) => Some(Cow::Borrowed(text.as_str())),
+            Action::Patch(patch) => Some(Cow::Owned(
+                patch.apply(old_doc.as_ref().ok_or(Error::NotFound)?)?,
+            )),
+            Action::Remove => None,
+        };
+        if text
+            .as_ref()
+            .is_some_and(|text| text.len() > self.value_bytes_max)
+        {
+            return Err(Error::TooLarge {
+                what: "the value in bytes",
+                limit: self.value_bytes_max,
+            });
+        }
+        let mut change = Change {
+            old,
+            text,
+            removed: Vec::new(),
+            added: Vec::new(),
+            newly_multikey: Vec::new(),
+        };
+        if indexed {
+            let new_doc = match &change.text {
+                Some(text) => Some(parse_stored(text)?),
+                None => None,
+            };
+            let (mut removed, mut added, mut newly) = (Vec::new(), Vec::new(), Vec::new());
+            for index in def
+                .indexes
+                .iter()
+                .filter(|index| index.row.state != IndexState::Failed)
+            {
+                let before = match &old_doc {
+                    Some(doc) => index::entries(&index::combinations(index, doc)?, &operation.key),
+                    None => Vec::new(),
+                };
+                let after = match &new_doc {
+                    Some(doc) => {
+                        self.new_entries(txn, def, index, doc, &operation.key, &mut newly)?
+                    }
+                    None => Vec::new(),
+                };
+                difference(before, after, &mut removed, &mut added);
+            }
+            (change.removed, change.added, change.newly_multikey) = (removed, added, newly);
+        }
+        Ok(change)
+    }
+
+    fn new_entries(
+        &self,
+        txn: &RoTxn<'_>,
+        def: &TypeDef,
+        index: &Arc<IndexDef>,
+        doc: &Value<'_>,
+        key: &str,
+        newly_multikey: &mut Vec<Arc<IndexDef>>,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let combinations = index::combinations(index, doc)?;
+        if index.row.unique
+            && let Some(holder) =
+                index::conflict(self.tables, txn, index, def.id, &combinations, key)?
+        {
+            return Err(Error::UniqueConstraint {
+                index: index.name.clone(),
+                key: holder,
+            });
+        }
+        if combinations.multikey && !index.row.multikey {
+            newly_multikey.push(Arc::clone(index));
+        }
+        Ok(index::entries(&combinations, key))
+    }
+
+    /// Writes a row with the next clock as its version, and its place in the log.
+    fn write_row(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        row: &Row<'_>,
+        text: &str,
+    ) -> Result<u64, Error> {
+        let (version, hlc) = self.tick(ledger);
+        let header = Header {
+            version,
+            hlc,
+            created_ms: row.old.map_or(self.now_ms, |old| old.created_ms),
+        };
+        self.tables
+            .data
+            .put_reserved(txn, row.row_key, HEADER_BYTES + text.len(), |space| {
+                use std::io::Write as _;
+                space.write_all(&header.encode())?;
+                space.write_all(text.as_bytes())
+            })?;
+        let superseded = match row.old {
+            Some(old) => Some(old.version),
+            None => self.take_tombstone(txn, row.row_key)?,
+        };
+        self.log(txn, ledger, row, version, hlc, superseded)?;
+        Ok(version)
+    }
+
+    /// Deletes a row, leaving a tombstone with the next clock.
+    fn remove_row(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        row: &Row<'_>,
+    ) -> Result<u64, Error> {
+        let (clock, hlc) = self.tick(ledger);
+        self.tables.data.delete(txn, row.row_key)?;
+        self.tables
+            .tomb
+            .put(txn, row.row_key, &clock.to_be_bytes())?;
+        self.log(txn, ledger, row, clock, hlc, row.old.map(|old| old.version))?;
+        Ok(clock)
+    }
+
+    fn take_tombstone(&self, txn: &mut RwTxn<'_>, row_key: &[u8]) -> Result<Option<u64>, Error> {
+        let Some(clock) = self.tables.tomb.get(txn, row_key)? else {
+            return Ok(None);
+        };
+        let clock = layout::decode_clock(clock)?;
+        self.tables.tomb.delete(txn, row_key)?;
+        Ok(Some(clock))
+    }
+
+    fn tick(&self, ledger: &mut Ledger) -> (u64, u64) {
+        ledger.state.clock += 1;
+        let hlc = self.segment.hlc().now(self.now_ms);
+        ledger.state.hlc = ledger.state.hlc.max(hlc);
+        (ledger.state.clock, hlc)
+    }
+
+    fn log(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        row: &Row<'_>,
+        clock: u64,
+        hlc: u64,
+        superseded: Option<u64>,
+    ) -> Result<(), Error> {
+        let entry = LogRow {
+            type_id: row.type_id,
+            action: row.action,
+            hlc,
+            txn: ledger.txn_mark,
+            key: row.key,
+        };
+        let mut bytes = Vec::with_capacity(21 + row.key.len());
+        entry.encode(&mut bytes);
+        // The clock only rises: the new row is the last one of its table.
+        self.tables
+            .log
+            .put_with_flags(txn, PutFlags::APPEND, &clock.to_be_bytes(), &bytes)?;
+        self.tables
+            .log_type
+            .put(txn, &layout::log_type_key(row.type_id, clock), &[])?;
+        if let Some(superseded) = superseded {
+            self.note_dead(txn, ledger, clock, superseded, row.type_id)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a log entry no longer counts; a chore drops it later, in order and many at a time.
+    fn note_dead(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        clock: u64,
+        superseded: u64,
+        type_id: u32,
+    ) -> Result<(), Error> {
+        let row = layout::dead_row(superseded, type_id);
+        self.tables
+            .dead
+            .put_with_flags(txn, PutFlags::APPEND, &clock.to_be_bytes(), &row)?;
+        ledger.state.dead += 1;
+        Ok(())
+    }
+
+    /// Writes what the ledger gathered; the last step before a commit.
+    pub(crate) fn finish(&self, txn: &mut RwTxn<'_>, ledger: &Ledger) -> Result<(), Error> {
+        for (type_id, difference) in &ledger.counts {
+            if *difference == 0 || ledger.catalog.by_id(*type_id).is_none() {
+                continue;
+            }
+            let count = catalog::read_count(self.tables, txn, *type_id)?
+                .checked_add_signed(*difference)
+                .ok_or_else(|| {
+                    Error::Damaged(format!("the count of type {type_id} falls below zero"))
+                })?;
+            self.tables
+                .meta
+                .put(txn, &layout::count_key(*type_id), &count.to_be_bytes())?;
+        }
+        self.tables
+            .meta
+            .put(txn, layout::META_STATE, &ledger.state.encode())?;
+        Ok(())
+    }
+}
+
+/// Definitions.
+impl Applier<'_> {
+    /// Registers a type with its indexes, or what is missing of them.
+    pub(crate) fn register_type(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        name: &str,
+        indexes: &[IndexSpec],
+        ensure: bool,
+    ) -> Result<(), Error> {
+        check_type_name(name)?;
+        for spec in indexes {
+            catalog::check_spec(spec)?;
+        }
+        match ledger.catalog.get(name) {
+            Some(_) if !ensure => {
+                return Err(Error::AlreadyExists {
+                    what: format!("type {name:?}"),
+                });
+            }
+            Some(def) => {
+                for spec in indexes {
+                    check_same(def, spec)?;
+                }
+            }
+            None => {
+                let id = self.next_id(ledger);
+                let row = TypeRow { id };
+                self.define(txn, ledger, name, &row, LogAction::TypeRegister)?;
+            }
+        }
+        for spec in indexes {
+            self.register_index(txn, ledger, name, spec, true)?;
+        }
+        Ok(())
+    }
+
+    /// Registers an index. Over an empty type it is ready at once, else a chore builds it.
+    pub(crate) fn register_index(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        type_name: &str,
+        spec: &IndexSpec,
+        ensure: bool,
+    ) -> Result<(), Error> {
+        catalog::check_spec(spec)?;
+        let def = Arc::clone(ledger.catalog.require(type_name)?);
+        let name = spec.name();
+        if def.index(&name).is_some() {
+            return if ensure {
+                check_same(&def, spec)
+            } else {
+                Err(Error::AlreadyExists {
+                    what: format!("index {name:?} of type {type_name:?}"),
+                })
+            };
+        }
+        let empty = self
+            .tables
+            .data
+            .prefix_iter(txn, &def.id.to_be_bytes())?
+            .next()
+            .is_none();
+        let row = IndexRow {
+            id: self.next_id(ledger),
+            fields: spec.fields.clone(),
+            unique: spec.unique,
+            state: if empty {
+                IndexState::Ready
+            } else {
+                IndexState::Building
+            },
+            multikey: false,
+            failure: None,
+        };
+        let key = layout::index_catalog_key(type_name, &name);
+        self.define(txn, ledger, &key, &row, LogAction::IndexRegister)
+    }
+
+    /// Drops a type: its name is gone at once, its rows go in the background.
+    pub(crate) fn drop_type(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        name: &str,
+    ) -> Result<(), Error> {
+        let def = Arc::clone(ledger.catalog.require(name)?);
+        for index in &def.indexes {
+            self.undefine_index(txn, ledger, &def, index)?;
+        }
+        self.undefine(txn, ledger, name, def.version, LogAction::TypeDrop)?;
+        self.tables
+            .meta
+            .put(txn, &layout::trash_key(def.id), b"t")?;
+        self.tables.meta.delete(txn, &layout::count_key(def.id))?;
+        self.reload(txn, ledger)
+    }
+
+    /// Drops an index.
+    pub(crate) fn drop_index(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        type_name: &str,
+        name: &str,
+    ) -> Result<(), Error> {
+        let def = Arc::clone(ledger.catalog.require(type_name)?);
+        let index = def.index(name).ok_or_else(|| Error::IndexNotRegistered {
+            type_name: type_name.to_owned(),
+            name: name.to_owned(),
+            reason: "is not registered",
+        })?;
+        self.undefine_index(txn, ledger, &def, index)?;
+        self.reload(txn, ledger)
+    }
+
+    fn undefine_index(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        def: &TypeDef,
+        index: &IndexDef,
+    ) -> Result<(), Error> {
+        let key = layout::index_catalog_key(&def.name, &index.name);
+        self.undefine(txn, ledger, &key, index.version, LogAction::IndexDrop)?;
+        self.tables
+            .meta
+            .put(txn, &layout::trash_key(index.row.id), b"i")?;
+        self.tables
+            .meta
+            .delete(txn, &layout::build_key(index.row.id))?;
+        Ok(())
+    }
+
+    fn next_id(&self, ledger: &mut Ledger) -> u32 {
+        let id = ledger.state.next_id;
+        ledger.state.next_id += 1;
+        id
+    }
+
+    fn define(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        key: &str,
+        row: &impl serde::Serialize,
+        action: LogAction,
+    ) -> Result<(), Error> {
+        let text = to_text(row)?;
+        let mut row_key = Vec::new();
+        layout::record_key(CATALOG_ID, key, &mut row_key);
+        let row = Row {
+            type_id: CATALOG_ID,
+            key,
+            row_key: &row_key,
+            old: None,
+            action,
+        };
+        self.write_row(txn, ledger, &row, &text)?;
+        self.reload(txn, ledger)
+    }
+
+    fn undefine(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        key: &str,
+        version: u64,
+        action: LogAction,
+    ) -> Result<(), Error> {
+        let mut row_key = Vec::new();
+        layout::record_key(CATALOG_ID, key, &mut row_key);
+        let old = Some(Header {
+            version,
+            hlc: 0,
+            created_ms: 0,
+        });
+        let row = Row {
+            type_id: CATALOG_ID,
+            key,
+            row_key: &row_key,
+            old,
+            action,
+        };
+        self.remove_row(txn, ledger, &row)?;
+        Ok(())
+    }
+
+    /// Rewrites an index definition in place: no version, no log entry, but a new catalog generation.
+    pub(crate) fn amend_index(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        type_name: &str,
+        index: &IndexDef,
+        row: &IndexRow,
+    ) -> Result<(), Error> {
+        let mut row_key = Vec::new();
+        layout::record_key(
+            CATALOG_ID,
+            &layout::index_catalog_key(type_name, &index.name),
+            &mut row_key,
+        );
+        let header = match self.tables.data.get(txn, &row_key)? {
+            Some(stored) => layout::decode_record(stored)?.0,
+            None => {
+                return Err(Error::Damaged(format!(
+                    "index {} has no catalog row",
+                    index.name
+                )));
+            }
+        };
+        let mut bytes = header.encode().to_vec();
+        bytes.extend_from_slice(to_text(row)?.as_bytes());
+        self.tables.data.put(txn, &row_key, &bytes)?;
+        self.reload(txn, ledger)
+    }
+
+    fn mark_multikey(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        def: &TypeDef,
+        indexes: &[Arc<IndexDef>],
+    ) -> Result<(), Error> {
+        for index in indexes {
+            let row = IndexRow {
+                multikey: true,
+                ..index.row.clone()
+            };
+            self.amend_index(txn, ledger, &def.name, index, &row)?;
+        }
+        Ok(())
+    }
+
+    fn reload(&self, txn: &RwTxn<'_>, ledger: &mut Ledger) -> Result<(), Error> {
+        ledger.state.catalog += 1;
+        ledger.catalog = Arc::new(Catalog::load(self.tables, txn, ledger.state.catalog)?);
+        Ok(())
+    }
+}
+
+/// What an operation is going to change.
+struct Change<'o> {
+    old: Option<Header>,
+    /// The new text, `None` for a removal.
+    text: Option<Cow<'o, str>>,
+    removed: Vec<Vec<u8>>,
+    added: Vec<Vec<u8>>,
+    newly_multikey: Vec<Arc<IndexDef>>,
+}
+
+impl Change<'_> {
+    fn added_bytes(&self) -> usize {
+        self.added.iter().map(Vec::len).sum()
+    }
+}
+
+/// Splits two sorted lists into what only the first and what only the second has.
+fn difference(
+    before: Vec<Vec<u8>>,
+    after: Vec<Vec<u8>>,
+    removed: &mut Vec<Vec<u8>>,
+    added: &mut Vec<Vec<u8>>,
+) {
+    let stays = |list: &[Vec<u8>], entry: &Vec<u8>| list.binary_search(entry).is_ok();
+    added.extend(after.iter().filter(|entry| !stays(&before, entry)).cloned());
+    removed.extend(before.into_iter().filter(|entry| !stays(&after, entry)));
+}
+
+/// An existing index must have the definition asked for.
+fn check_same(def: &TypeDef, spec: &IndexSpec) -> Result<(), Error> {
+    let name = spec.name();
+    match def.index(&name) {
+        Some(index) if index.row.unique != spec.unique => Err(Error::AlreadyExists {
+            what: format!(
+                "index {name:?} of type {:?}, with unique = {},",
+                def.name, index.row.unique
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn to_text(row: &impl serde::Serialize) -> Result<String, Error> {
+    serde_json::to_string(row).map_err(|error| Error::Damaged(format!("catalog row: {error}")))
+}

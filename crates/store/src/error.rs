@@ -1,0 +1,250 @@
+//! What can go wrong, as small enums: [`OpenError`] for opening a root, [`Error`] for everything after.
+//!
+//! Each variant tells whose side the fault is on; the HTTP edge maps them to codes without a wildcard.
+
+use std::{fmt, io, path::PathBuf};
+
+use okdb_query::PatchError;
+
+/// Why an operation on an open store failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The type is not registered in the environment.
+    #[error("type {type_name:?} is not registered")]
+    TypeNotRegistered {
+        /// The name asked for.
+        type_name: String,
+    },
+    /// The index does not exist on the type, or is not ready to be used.
+    #[error("index {name:?} of type {type_name:?} {reason}")]
+    IndexNotRegistered {
+        /// The type.
+        type_name: String,
+        /// The index name asked for.
+        name: String,
+        /// `is not registered`, `is still building` or `failed to build`.
+        reason: &'static str,
+    },
+    /// No environment has this name.
+    #[error("environment {name:?} does not exist")]
+    EnvNotFound {
+        /// The name asked for.
+        name: String,
+    },
+    /// No record has this key.
+    #[error("no such record")]
+    NotFound,
+    /// The thing to be created exists.
+    #[error("{what} exists already")]
+    AlreadyExists {
+        /// What exists, for people: `record "k"`, `type "users"`.
+        what: String,
+    },
+    /// A version guard does not hold.
+    #[error("the record's version is {}, not the one asked for", current.map_or_else(|| "none (it does not exist)".to_owned(), |v| v.to_string()))]
+    VersionMismatch {
+        /// The version now, `None` if there is no record.
+        current: Option<u64>,
+    },
+    /// Another record holds the same value in a unique index.
+    #[error("unique index {index:?} already holds this value, in record {key:?}")]
+    UniqueConstraint {
+        /// The index that refuses.
+        index: String,
+        /// The key of the record that holds the value.
+        key: String,
+    },
+    /// The key breaks the rules for keys.
+    #[error("invalid key: {0}")]
+    InvalidKey(String),
+    /// A name of an environment, type or index breaks the rules.
+    #[error("invalid name: {0}")]
+    InvalidName(String),
+    /// An index definition or a document that an index cannot take.
+    #[error("invalid index: {0}")]
+    InvalidIndex(String),
+    /// A patch that does not fit the document.
+    #[error(transparent)]
+    Patch(#[from] PatchError),
+    /// A cursor that this query did not hand out.
+    #[error("the cursor does not belong to this request")]
+    InvalidCursor,
+    /// A parameter that makes no sense here.
+    #[error("{0}")]
+    InvalidParameter(String),
+    /// A value or a transaction over its limit.
+    #[error("{what} is larger than {limit}")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// The limit, in bytes or operations as `what` tells.
+        limit: usize,
+    },
+    /// No room for new data; deletes still work.
+    #[error("storage is full: {0}; delete records or make room, then write again")]
+    StorageFull(Full),
+    /// The change log no longer reaches back to the clock asked for.
+    #[error("the change log starts after clock {oldest}")]
+    ChangelogTruncated {
+        /// The smallest `after` that can be served.
+        oldest: u64,
+    },
+    /// The write queue is full.
+    #[error("the write queue is full; try again shortly")]
+    Overloaded,
+    /// The store is closing.
+    #[error("the store is shutting down")]
+    ShuttingDown,
+    /// One operation of a transaction failed, so none of it took effect.
+    #[error("operation {index}: {source}")]
+    Operation {
+        /// Its place, counted from 0.
+        index: usize,
+        /// What was wrong with it.
+        source: Box<Error>,
+    },
+    /// What is stored contradicts itself.
+    #[error("the store is damaged: {0}")]
+    Damaged(String),
+    /// LMDB reports something else.
+    #[error("storage: {0}")]
+    Lmdb(heed::Error),
+    /// A file operation failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// What ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// Only the pages kept for deletes are left: refused before anything was changed.
+    Headroom,
+    /// The map has no page left.
+    Map,
+    /// The file system took no more bytes.
+    Disk,
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Headroom | Self::Map => "the map size is used up",
+            Self::Disk => "the disk is full",
+        })
+    }
+}
+
+impl Error {
+    /// Whether the write transaction in which this happened can no longer be trusted or committed.
+    pub(crate) fn poisons_transaction(&self) -> bool {
+        matches!(
+            self,
+            Self::StorageFull(Full::Map | Full::Disk)
+                | Self::Lmdb(_)
+                | Self::Io(_)
+                | Self::Damaged(_)
+        )
+    }
+}
+
+impl From<heed::Error> for Error {
+    fn from(error: heed::Error) -> Self {
+        match error {
+            heed::Error::Mdb(heed::MdbError::MapFull) => Self::StorageFull(Full::Map),
+            heed::Error::Io(ref io) if is_disk_full(io) => Self::StorageFull(Full::Disk),
+            // A transaction of more dirty pages than LMDB tracks: too much at once, not a fault of the store.
+            heed::Error::Mdb(heed::MdbError::TxnFull) => Self::TooLarge {
+                what: "the transaction",
+                limit: 131_071,
+            },
+            other => Self::Lmdb(other),
+        }
+    }
+}
+
+/// LMDB reports a short write as EIO, and a short write is how a full disk shows first.
+fn is_disk_full(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error().map(nix::errno::Errno::from_raw),
+        Some(nix::errno::Errno::ENOSPC | nix::errno::Errno::EDQUOT | nix::errno::Errno::EIO)
+    )
+}
+
+/// Why a root could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another server serves this root.
+    #[error("root {} is served by another process{}; stop it first", root.display(), pid.map_or_else(String::new, |pid| format!(" (pid {pid})")))]
+    Locked {
+        /// The root.
+        root: PathBuf,
+        /// The holder, where it can be known.
+        pid: Option<u32>,
+    },
+    /// The root was written by a newer okdb.
+    #[error("root {} has storage format {found}; this okdb knows formats up to {supported}: use a newer okdb", root.display())]
+    FormatTooNew {
+        /// The root.
+        root: PathBuf,
+        /// The format found.
+        found: u32,
+        /// The newest format this build knows.
+        supported: u32,
+    },
+    /// The folder exists, is not empty and is not a root.
+    #[error("{} is not an okdb root: {reason}", root.display())]
+    NotARoot {
+        /// The folder.
+        root: PathBuf,
+        /// What speaks against it.
+        reason: String,
+    },
+    /// The root lies on a network file system, where LMDB's locks and map do not hold.
+    #[error("root {} lies on {fs}, a network file system, which cannot carry shared memory maps: move it to a local disk", root.display())]
+    NetworkFs {
+        /// The root.
+        root: PathBuf,
+        /// The file system's name.
+        fs: String,
+    },
+    /// The shared segment cannot be mapped while others use the root.
+    #[error("the shared segment of root {} cannot be used: {reason}", root.display())]
+    Segment {
+        /// The root.
+        root: PathBuf,
+        /// Why, with the remedy.
+        reason: String,
+    },
+    /// An option contradicts what the root records.
+    #[error("{0}")]
+    Option(String),
+    /// What is stored contradicts itself.
+    #[error("root {} is damaged: {reason}", root.display())]
+    Damaged {
+        /// The root.
+        root: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+    /// A file could not be made, read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Anything that the opened store reports.
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+impl OpenError {
+    /// Names the file an I/O error belongs to.
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+}

@@ -1,0 +1,513 @@
+//! An opened root: its environments, its segment, and what holds for all of them.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::{Duration, Instant, SystemTime},
+};
+
+use okdb_shm::{Placement, Segment};
+
+use crate::{
+    Durability, Env, EnvInfo, Error, OpenError, Role,
+    chores::Chores,
+    env::Opening,
+    root::{self, Locks},
+    system::{self, EnvRow, System},
+};
+
+/// The environment that every root has.
+const DEFAULT_ENV: &str = "default";
+/// How long a server waits for the workers that a dead one left behind, before it kills them.
+const ORPHAN_WAIT: Duration = Duration::from_secs(4);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Bounds of a store.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The largest value, in bytes of compact JSON.
+    pub value_bytes: usize,
+    /// Operations that may wait for the writer.
+    pub queue_operations: usize,
+    /// Bytes of operations that may wait for the writer.
+    pub queue_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            value_bytes: 16 << 20,
+            queue_operations: 20_000,
+            queue_bytes: 128 << 20,
+        }
+    }
+}
+
+/// What was committed, for who wants to count or to tell others.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    /// The environment.
+    pub env: String,
+    /// Its place in the segment's table.
+    pub env_index: u16,
+    /// Its clock now.
+    pub clock: u64,
+    /// Operations in the batch.
+    pub operations: u32,
+    /// Whether the commit waited for the disk.
+    pub synced: bool,
+}
+
+/// What a process wants to hear from its writers. Called on writer threads: be quick, never block.
+pub trait Hooks: Send + Sync {
+    /// A batch is durable as promised and published; its clients are about to be answered.
+    fn committed(&self, commit: &Commit) {
+        let _ = commit;
+    }
+
+    /// Runs `batch`, exactly once, during which this process holds the write lock of the environment at this place of the
+    /// segment's table.
+    fn holding_write_lock(&self, env_index: u16, batch: &mut dyn FnMut()) {
+        let _ = env_index;
+        batch();
+    }
+}
+
+/// Hears nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoHooks;
+
+impl Hooks for NoHooks {}
+
+/// How to open a root.
+#[derive(Clone)]
+pub struct Options {
+    /// What the process wants with the root.
+    pub role: Role,
+    /// Durability of environments that are made without one.
+    pub durability: Durability,
+    /// Another map size for every environment, in bytes; only a process that holds the root alone can set it.
+    pub map_size: Option<u64>,
+    /// Puts the shared segment into the root instead of `/dev/shm`.
+    pub segment_in_root: bool,
+    /// Uses process-private memory for the segment: for a host where shared memory is not shared. Such a process must be
+    /// the root's only one.
+    pub private_segment: bool,
+    /// Registers an unknown type at the first write to it.
+    pub auto_types: bool,
+    /// Bounds.
+    pub limits: Limits,
+    /// What to tell the process.
+    pub hooks: Arc<dyn Hooks>,
+    /// Stands in for the kernel's boot identity, in tests of power loss.
+    #[doc(hidden)]
+    pub boot: Option<[u8; 16]>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            role: Role::Library,
+            durability: Durability::Strict,
+            map_size: None,
+            segment_in_root: false,
+            private_segment: false,
+            auto_types: false,
+            limits: Limits::default(),
+            hooks: Arc::new(NoHooks),
+            boot: None,
+        }
+    }
+}
+
+/// An opened root. Clones share it; the last one closes it.
+#[derive(Clone)]
+pub struct Store(Arc<StoreInner>);
+
+struct StoreInner {
+    root: PathBuf,
+    options: Options,
+    boot: [u8; 16],
+    system: System,
+    segment: Arc<Segment>,
+    envs: RwLock<HashMap<String, Env>>,
+    /// Held while an environment is opened: LMDB allows one handle a process.
+    opening: Mutex<()>,
+    locks: Mutex<Locks>,
+    chores: Chores,
+}
+
+impl Store {
+    /// Opens a root, making it if there is none (a [`Role::Tool`] never makes one).
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is wrong and what to do.
+    pub fn open(root: &Path, options: Options) -> Result<Self, OpenError> {
+        let mut locks = root::enter(root, options.role)?;
+        let root = std::fs::canonicalize(root).map_err(OpenError::io(root))?;
+        let boot = match options.boot {
+            Some(boot) => boot,
+            None => okdb_sys::process::boot_id_bytes()
+                .map_err(OpenError::io("/proc/sys/kernel/random/boot_id"))?,
+        };
+        let mut system = System::open(&root)?;
+        let identity = okdb_shm::Identity {
+            root: system.identity,
+            boot,
+        };
+        if options.role == Role::Server {
+            outlive_orphans(&root, &mut locks, &identity)?;
+        }
+        system.settle_map_bytes(options.map_size, locks.is_alone())?;
+        let segment = open_segment(&root, &options, &identity, locks.is_alone())?;
+        if system.env(DEFAULT_ENV)?.is_none() {
+            match system.create_env(&root, DEFAULT_ENV, options.durability) {
+                Ok(_) | Err(OpenError::Store(Error::AlreadyExists { .. })) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if root::read_format(&root)?.is_none() {
+            root::write_format(&root)?;
+        }
+        let store = Self(Arc::new(StoreInner {
+            root,
+            options,
+            boot,
+            system,
+            segment,
+            envs: RwLock::default(),
+            opening: Mutex::default(),
+            locks: Mutex::new(locks),
+            chores: Chores::default(),
+        }));
+        // The clock is seeded before anybody else comes in.
+        store.open_env(DEFAULT_ENV)?;
+        if store.0.options.role == Role::Server {
+            for (name, _) in store.0.system.envs()? {
+                store.open_env(&name)?;
+            }
+        }
+        let inner = &store.0;
+        inner
+            .locks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .share(&inner.root)?;
+        Ok(store)
+    }
+
+    /// The root folder, in canonical form.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.0.root
+    }
+
+    /// The root's identity, 32 hexadecimal digits, made once.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        hex(&self.0.system.identity)
+    }
+
+    /// The root's identity as bytes.
+    #[must_use]
+    pub fn identity_bytes(&self) -> [u8; 16] {
+        self.0.system.identity
+    }
+
+    /// A secret that every process of this root shares and nobody else knows.
+    #[must_use]
+    pub fn secret(&self) -> [u8; 32] {
+        self.0.system.secret
+    }
+
+    /// The shared segment.
+    #[must_use]
+    pub fn segment(&self) -> &Arc<Segment> {
+        &self.0.segment
+    }
+
+    /// The bounds it was opened with.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.0.options.limits
+    }
+
+    /// The map size of each environment, in bytes of address space.
+    #[must_use]
+    pub fn map_bytes(&self) -> usize {
+        self.0.system.map_bytes
+    }
+
+    /// An environment, opened at its first use in this process.
+    ///
+    /// # Errors
+    /// [`Error::EnvNotFound`], or what opening it meets.
+    pub fn env(&self, name: &str) -> Result<Env, Error> {
+        if let Some(env) = self.opened(name) {
+            return Ok(env);
+        }
+        self.open_env(name).map_err(into_error)
+    }
+
+    /// Makes an environment.
+    ///
+    /// # Errors
+    /// [`Error::InvalidName`], [`Error::AlreadyExists`], or what making it meets.
+    pub fn create_env(&self, name: &str, durability: Option<Durability>) -> Result<Env, Error> {
+        let durability = durability.unwrap_or(self.0.options.durability);
+        self.0
+            .system
+            .create_env(&self.0.root, name, durability)
+            .map_err(into_error)?;
+        self.env(name)
+    }
+
+    /// All environments, by name.
+    ///
+    /// # Errors
+    /// What LMDB reports.
+    pub fn envs(&self) -> Result<Vec<EnvInfo>, Error> {
+        let rows = self.0.system.envs()?;
+        rows.iter()
+            .map(|(name, _)| self.env(name)?.info())
+            .collect()
+    }
+
+    /// The names of all environments.
+    ///
+    /// # Errors
+    /// What LMDB reports.
+    pub fn env_names(&self) -> Result<Vec<String>, Error> {
+        Ok(self
+            .0
+            .system
+            .envs()?
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect())
+    }
+
+    pub(crate) fn system(&self) -> &System {
+        &self.0.system
+    }
+
+    fn opened(&self, name: &str) -> Option<Env> {
+        let envs = self.0.envs.read().unwrap_or_else(PoisonError::into_inner);
+        envs.get(name).cloned()
+    }
+
+    /// The environments that are open in this process.
+    fn open_envs(&self) -> Vec<Env> {
+        let envs = self.0.envs.read().unwrap_or_else(PoisonError::into_inner);
+        envs.values().cloned().collect()
+    }
+
+    fn open_env(&self, name: &str) -> Result<Env, OpenError> {
+        let inner = &self.0;
+        let _one_at_a_time = inner.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(env) = self.opened(name) {
+            return Ok(env);
+        }
+        crate::check_env_name(name)?;
+        let row: EnvRow = inner.system.env(name)?.ok_or_else(|| Error::EnvNotFound {
+            name: name.to_owned(),
+        })?;
+        let env = Env::open(Opening {
+            name: name.to_owned(),
+            index: row.index,
+            dir: system::env_dir(&inner.root, name, &row),
+            map_bytes: inner.system.map_bytes,
+            durability: row.durability()?,
+            boot: inner.boot,
+            segment: Arc::clone(&inner.segment),
+            limits: inner.options.limits.clone(),
+            hooks: Arc::clone(&inner.options.hooks),
+            auto_types: inner.options.auto_types,
+            secret: inner.system.secret,
+            origin: self.identity(),
+        })?;
+        let mut envs = inner.envs.write().unwrap_or_else(PoisonError::into_inner);
+        envs.insert(name.to_owned(), env.clone());
+        Ok(env)
+    }
+
+    /// Clears the reader slots of dead processes in every open environment; tells how many.
+    ///
+    /// # Errors
+    /// What LMDB reports.
+    pub fn clear_stale_readers(&self) -> Result<usize, Error> {
+        let mut cleared = 0;
+        for env in self.open_envs() {
+            cleared += env.0.lmdb.clear_stale_readers()?;
+        }
+        Ok(cleared)
+    }
+
+    /// Makes good what a process that died inside a commit, or before it could publish, left half-told.
+    ///
+    /// # Errors
+    /// What LMDB reports.
+    pub fn repair(&self) -> Result<(), Error> {
+        for env in self.open_envs() {
+            env.0.repair()?;
+        }
+        Ok(())
+    }
+
+    /// Does the root's background work until `stop` is set, if no other process does it: index builds, the rows of
+    /// dropped types and indexes, superseded log entries. Blocks; give it a thread.
+    pub fn run_chores(&self, stop: &crate::StopFlag) {
+        self.0.chores.run(self, stop);
+    }
+
+    /// Lets the background work look for something to do at once.
+    pub fn wake_chores(&self) {
+        self.0.chores.wake();
+    }
+
+    /// Refuses new writes, finishes the queued ones, and marks a clean end where this process is the last one. Reads go on.
+    pub fn close(&self) {
+        self.0.close();
+    }
+}
+
+impl StoreInner {
+    fn close(&self) {
+        let envs: Vec<Env> = {
+            let envs = self.envs.read().unwrap_or_else(PoisonError::into_inner);
+            envs.values().cloned().collect()
+        };
+        for env in &envs {
+            env.0.writer.close();
+        }
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.options.role != Role::Worker && locks.try_alone() {
+            for env in &envs {
+                if let Err(error) = env.0.leave_epoch(self.boot) {
+                    tracing::warn!(env = env.name(), %error, "cannot mark a clean end");
+                }
+            }
+            if self.segment.is_shared()
+                && let Err(error) = self.segment.remove(&self.root.join("run"))
+            {
+                tracing::warn!(%error, "cannot remove the shared segment");
+            }
+        }
+    }
+}
+
+impl Drop for StoreInner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Opening an environment late in a process's life fails like any other operation.
+fn into_error(error: OpenError) -> Error {
+    match error {
+        OpenError::Store(error) => error,
+        OpenError::Io { source, .. } => Error::Io(source),
+        other => Error::Damaged(other.to_string()),
+    }
+}
+
+fn open_segment(
+    root: &Path,
+    options: &Options,
+    identity: &okdb_shm::Identity,
+    alone: bool,
+) -> Result<Arc<Segment>, OpenError> {
+    let refuse = |reason: String| OpenError::Segment {
+        root: root.to_owned(),
+        reason,
+    };
+    if options.private_segment {
+        if !alone {
+            return Err(refuse(
+                "shared memory does not work here, and another process uses this root".into(),
+            ));
+        }
+        return Segment::private(identity).map_err(|error| refuse(error.to_string()));
+    }
+    let run = root.join("run");
+    root::make_folder(&run)?;
+    if alone {
+        let placement = if options.segment_in_root {
+            Placement::InRoot
+        } else {
+            Placement::DevShm
+        };
+        return Segment::create(&run, identity, placement)
+            .map_err(|error| refuse(error.to_string()));
+    }
+    Segment::attach(&run, identity).map_err(|error| {
+        refuse(format!(
+            "{error}. Other processes use this root, and this one must map the very same segment: if it runs in another container, share /dev/shm or use --segment-in-root"
+        ))
+    })
+}
+
+/// A server that finds workers of a dead one waits for them, then kills them: with the server's lock held, they can have
+/// no living parent. Library processes may stay.
+fn outlive_orphans(
+    root: &Path,
+    locks: &mut Locks,
+    identity: &okdb_shm::Identity,
+) -> Result<(), OpenError> {
+    if locks.try_alone() {
+        return Ok(());
+    }
+    // Unreadable: nobody to wait for that could be named. Opening the segment will tell what is wrong.
+    let Ok(segment) = Segment::attach(&root.join("run"), identity) else {
+        return Ok(());
+    };
+    let deadline = Instant::now() + ORPHAN_WAIT;
+    loop {
+        let orphans: Vec<_> = segment
+            .rows()
+            .filter(|row| matches!(row.role, okdb_shm::Role::Primary | okdb_shm::Role::Worker))
+            .filter_map(|row| row.owner)
+            .filter(okdb_sys::Identity::is_alive)
+            .collect();
+        if locks.try_alone() || orphans.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            for orphan in orphans {
+                tracing::warn!(
+                    pid = orphan.pid,
+                    "killing a worker that a dead server left behind"
+                );
+                if let Err(source) = orphan.signal(okdb_sys::Signal::Kill)
+                    && source.kind() != std::io::ErrorKind::NotFound
+                {
+                    let path = PathBuf::from(format!("/proc/{}", orphan.pid));
+                    return Err(OpenError::Io { path, source });
+                }
+                // Its locks go with it; the next round sees whether they did.
+                let _ = orphan.wait_end(Duration::from_secs(1));
+            }
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
+            let _ = write!(out, "{byte:02x}");
+            out
+        })
+}
+
+/// Milliseconds since 1970 by the wall clock.
+pub(crate) fn wall_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| {
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        })
+}

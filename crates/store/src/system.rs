@@ -1,0 +1,242 @@
+//! The system environment: what a root is, apart from its data.
+//!
+//! Identity, secret, map size and the registry of environments. It is opened by every process, and written only by who
+//! makes a root or an environment.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Durability, Error, OpenError, check_env_name,
+    lmdb::{self, Lmdb, Table},
+    root,
+};
+
+/// The system environment's own map: it holds a row an environment.
+const SYSTEM_MAP_BYTES: usize = 64 << 20;
+/// Default map of each environment: address space, not memory or disk.
+const MAP_BYTES_DEFAULT: u64 = 128 << 30;
+/// The smallest map that holds the tables, their headroom and a little data.
+const MAP_BYTES_MIN: u64 = 4 << 20;
+/// Environments that the shared segment has room for.
+pub(crate) const ENVS_MAX: u16 = 256;
+
+const IDENTITY: &[u8] = b"identity";
+const SECRET: &[u8] = b"secret";
+const MAP_BYTES: &[u8] = b"map_bytes";
+const ENV_PREFIX: &[u8] = b"env/";
+
+pub(crate) struct System {
+    lmdb: Lmdb,
+    table: Table,
+    pub(crate) identity: [u8; 16],
+    pub(crate) secret: [u8; 32],
+    pub(crate) map_bytes: usize,
+}
+
+/// A row of the registry.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct EnvRow {
+    /// Place in the segment's table.
+    pub(crate) index: u16,
+    /// Folder below `envs/<name>/`.
+    pub(crate) generation: u32,
+    pub(crate) durability: String,
+}
+
+impl EnvRow {
+    pub(crate) fn durability(&self) -> Result<Durability, Error> {
+        self.durability.parse().map_err(Error::Damaged)
+    }
+}
+
+impl System {
+    /// Opens it, making what is missing. The map size is settled later.
+    pub(crate) fn open(root: &Path) -> Result<Self, OpenError> {
+        let dir = root.join("system");
+        root::make_folder(&dir)?;
+        let (lmdb, table) = lmdb::open_system(&dir, SYSTEM_MAP_BYTES)?;
+        let identity = fixed_row(&lmdb, table, IDENTITY)?;
+        let secret = fixed_row(&lmdb, table, SECRET)?;
+        Ok(Self {
+            lmdb,
+            table,
+            identity,
+            secret,
+            map_bytes: 0,
+        })
+    }
+
+    pub(crate) fn lmdb(&self) -> &Lmdb {
+        &self.lmdb
+    }
+
+    /// Reads the map size that the root records, or records the one that is wanted, which only a lone process may change.
+    pub(crate) fn settle_map_bytes(
+        &mut self,
+        wanted: Option<u64>,
+        alone: bool,
+    ) -> Result<(), OpenError> {
+        self.map_bytes = settle_map_bytes(&self.lmdb, self.table, wanted, alone)?;
+        Ok(())
+    }
+
+    /// The registry, by name.
+    pub(crate) fn envs(&self) -> Result<Vec<(String, EnvRow)>, Error> {
+        let txn = self.lmdb.read_txn()?;
+        let mut envs = Vec::new();
+        for row in self.table.prefix_iter(&txn, ENV_PREFIX)? {
+            let (key, row) = row?;
+            let name = String::from_utf8_lossy(&key[ENV_PREFIX.len()..]).into_owned();
+            envs.push((name, decode(row)?));
+        }
+        Ok(envs)
+    }
+
+    /// One environment's row.
+    pub(crate) fn env(&self, name: &str) -> Result<Option<EnvRow>, Error> {
+        let txn = self.lmdb.read_txn()?;
+        self.table
+            .get(&txn, &env_key(name))?
+            .map(decode)
+            .transpose()
+    }
+
+    /// Registers an environment. Its folder is made first: a crash in between leaves an empty folder and no row.
+    pub(crate) fn create_env(
+        &self,
+        root: &Path,
+        name: &str,
+        durability: Durability,
+    ) -> Result<EnvRow, OpenError> {
+        check_env_name(name)?;
+        let mut txn = self.lmdb.write_txn().map_err(Error::from)?;
+        let mut taken = Vec::new();
+        for row in self
+            .table
+            .prefix_iter(&txn, ENV_PREFIX)
+            .map_err(Error::from)?
+        {
+            let (key, row) = row.map_err(Error::from)?;
+            if key == env_key(name) {
+                return Err(Error::AlreadyExists {
+                    what: format!("environment {name:?}"),
+                }
+                .into());
+            }
+            taken.push(decode(row)?.index);
+        }
+        let index = (0..ENVS_MAX)
+            .find(|index| !taken.contains(index))
+            .ok_or_else(|| {
+                Error::InvalidParameter(format!("a root holds at most {ENVS_MAX} environments"))
+            })?;
+        let row = EnvRow {
+            index,
+            generation: 1,
+            durability: durability.to_string(),
+        };
+        let dir = env_dir(root, name, &row);
+        root::make_folder(&dir)?;
+        for folder in dir.ancestors().take(3) {
+            root::sync_folder(folder).map_err(OpenError::io(folder))?;
+        }
+        let text = serde_json::to_vec(&row).map_err(|error| Error::Damaged(error.to_string()))?;
+        self.table
+            .put(&mut txn, &env_key(name), &text)
+            .map_err(Error::from)?;
+        txn.commit().map_err(Error::from)?;
+        Ok(row)
+    }
+}
+
+/// Where an environment's files are.
+pub(crate) fn env_dir(root: &Path, name: &str, row: &EnvRow) -> std::path::PathBuf {
+    root.join("envs")
+        .join(name)
+        .join(row.generation.to_string())
+}
+
+fn env_key(name: &str) -> Vec<u8> {
+    [ENV_PREFIX, name.as_bytes()].concat()
+}
+
+fn decode(row: &[u8]) -> Result<EnvRow, Error> {
+    serde_json::from_slice(row).map_err(|error| Error::Damaged(format!("environment row: {error}")))
+}
+
+/// A row of random bytes that is made once and never changes.
+fn fixed_row<const N: usize>(lmdb: &Lmdb, table: Table, key: &[u8]) -> Result<[u8; N], OpenError> {
+    let read = |txn: &heed::RoTxn<'_>| -> Result<Option<[u8; N]>, Error> {
+        let Some(row) = table.get(txn, key)? else {
+            return Ok(None);
+        };
+        let row = row
+            .try_into()
+            .map_err(|_| Error::Damaged("a system row has a wrong length".into()))?;
+        Ok(Some(row))
+    };
+    {
+        let txn = lmdb.read_txn().map_err(Error::from)?;
+        if let Some(row) = read(&txn)? {
+            return Ok(row);
+        }
+    }
+    let mut txn = lmdb.write_txn().map_err(Error::from)?;
+    if let Some(row) = read(&txn)? {
+        return Ok(row);
+    }
+    let row = okdb_sys::host::random_bytes::<N>().map_err(OpenError::io("getrandom"))?;
+    table.put(&mut txn, key, &row).map_err(Error::from)?;
+    txn.commit().map_err(Error::from)?;
+    Ok(row)
+}
+
+fn settle_map_bytes(
+    lmdb: &Lmdb,
+    table: Table,
+    wanted: Option<u64>,
+    alone: bool,
+) -> Result<usize, OpenError> {
+    let recorded = {
+        let txn = lmdb.read_txn().map_err(Error::from)?;
+        let row = table.get(&txn, MAP_BYTES).map_err(Error::from)?;
+        row.map(crate::layout::decode_clock).transpose()?
+    };
+    let page = 4096;
+    let wanted = match wanted {
+        Some(bytes) if bytes < MAP_BYTES_MIN => {
+            return Err(OpenError::Option(format!(
+                "map size {bytes}: at least {MAP_BYTES_MIN} bytes are needed"
+            )));
+        }
+        Some(bytes) if bytes > 1 << 46 => {
+            return Err(OpenError::Option(format!(
+                "map size {bytes}: more than 64 TiB cannot be mapped"
+            )));
+        }
+        Some(bytes) => Some(bytes.next_multiple_of(page)),
+        None => None,
+    };
+    let bytes = match (recorded, wanted) {
+        (Some(recorded), None) => recorded,
+        (Some(recorded), Some(wanted)) if recorded == wanted => recorded,
+        (Some(recorded), Some(wanted)) if !alone => {
+            return Err(OpenError::Option(format!(
+                "the map size is {recorded} and other processes use this root: stop them to change it to {wanted}"
+            )));
+        }
+        (_, wanted) => {
+            let bytes = wanted.unwrap_or(MAP_BYTES_DEFAULT);
+            let mut txn = lmdb.write_txn().map_err(Error::from)?;
+            table
+                .put(&mut txn, MAP_BYTES, &bytes.to_be_bytes())
+                .map_err(Error::from)?;
+            txn.commit().map_err(Error::from)?;
+            bytes
+        }
+    };
+    usize::try_from(bytes)
+        .map_err(|_| OpenError::Option(format!("map size {bytes} is too large for this machine")))
+}

@@ -1,0 +1,476 @@
+//! The writer: one named thread per environment and process that runs everything queued in one transaction.
+//!
+//! It takes all that is queued, waits for LMDB's write lock, takes what has arrived meanwhile, applies each job, commits
+//! once, publishes the clock and answers. A batch therefore grows by itself while another process holds the lock. One
+//! client's failure never affects another's: see `apply` for what fails before and after a mutation.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
+    thread::JoinHandle,
+};
+
+use heed::RwTxn;
+use tokio::sync::oneshot;
+
+use crate::{
+    Commit, Error, Operation, Outcome, Pending, TRANSACTION_OPERATIONS_MAX, Write,
+    apply::{Applier, DEFINITION_BYTES, Ledger},
+    catalog,
+    chores::Step,
+    env::EnvInner,
+};
+
+/// Operations after which a batch is closed, so that one long import cannot make others wait without bound.
+const BATCH_OPERATIONS_MAX: usize = 4096;
+/// Bytes of values after which a batch is closed.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+/// Pages kept free for deletes: this share of the map, at least [`HEADROOM_PAGES_MIN`].
+const HEADROOM_SHARE: usize = 16;
+const HEADROOM_PAGES_MIN: usize = 128;
+
+/// What the writer thread runs.
+pub(crate) enum Task {
+    Write(Write),
+    Chore(Step),
+}
+
+struct Job {
+    task: Task,
+    operations: usize,
+    bytes: usize,
+    reply: oneshot::Sender<Result<Outcome, Error>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    operations: usize,
+    bytes: usize,
+    closed: bool,
+}
+
+/// The door to an environment's writer thread.
+pub(crate) struct Writer {
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Writer {
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: Mutex::default(),
+            arrived: Condvar::new(),
+            thread: Mutex::new(None),
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // The queue is whole between any two statements; a panic elsewhere does not spoil it.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a task. Never blocks: a full queue refuses. The thread starts with the first task.
+    pub(crate) fn submit(&self, env: &Arc<EnvInner>, task: Task) -> Pending {
+        let (operations, bytes) = match weigh(&task) {
+            Ok(weight) => weight,
+            Err(error) => return Pending::ready(Err(error)),
+        };
+        let (reply, receiver) = oneshot::channel();
+        let mut queue = self.queue();
+        if queue.closed {
+            return Pending::ready(Err(Error::ShuttingDown));
+        }
+        let limits = &env.limits;
+        let full = queue.operations + operations > limits.queue_operations.max(operations)
+            || queue.bytes + bytes > limits.queue_bytes.max(bytes);
+        if full {
+            return Pending::ready(Err(Error::Overloaded));
+        }
+        if let Err(error) = self.ensure_thread(env) {
+            return Pending::ready(Err(error));
+        }
+        queue.operations += operations;
+        queue.bytes += bytes;
+        let idle = queue.jobs.is_empty();
+        queue.jobs.push_back(Job {
+            task,
+            operations,
+            bytes,
+            reply,
+        });
+        drop(queue);
+        if idle {
+            self.arrived.notify_one();
+        }
+        Pending(receiver)
+    }
+
+    fn ensure_thread(&self, env: &Arc<EnvInner>) -> Result<(), Error> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            // The thread holds the environment only while it works, so that dropping the last handle ends it.
+            let weak = Arc::downgrade(env);
+            let spawned = std::thread::Builder::new()
+                .name("writer".into())
+                .spawn(move || run(&weak))?;
+            *thread = Some(spawned);
+        }
+        Ok(())
+    }
+
+    /// Refuses what comes from now on, lets the thread finish what is queued, and waits for it.
+    pub(crate) fn close(&self) {
+        self.queue().closed = true;
+        self.arrived.notify_all();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the writer thread ended with a panic");
+        }
+    }
+
+    /// Whether there is work; waits a moment for it. `None`: closed and empty.
+    fn wait(&self) -> Option<bool> {
+        let queue = self.queue();
+        if queue.jobs.is_empty() {
+            if queue.closed {
+                return None;
+            }
+            let (queue, _) = self
+                .arrived
+                .wait_timeout(queue, std::time::Duration::from_secs(1))
+                .unwrap_or_else(PoisonError::into_inner);
+            return Some(!queue.jobs.is_empty());
+        }
+        Some(true)
+    }
+
+    /// Moves queued jobs into `batch` up to the bounds of a batch.
+    fn take(&self, batch: &mut Vec<Job>) {
+        let mut queue = self.queue();
+        let mut operations: usize = batch.iter().map(|job| job.operations).sum();
+        let mut bytes: usize = batch.iter().map(|job| job.bytes).sum();
+        while let Some(next) = queue.jobs.front() {
+            let fits = operations + next.operations <= BATCH_OPERATIONS_MAX
+                && bytes + next.bytes <= BATCH_BYTES_MAX;
+            if !fits && !batch.is_empty() {
+                break;
+            }
+            let Some(job) = queue.jobs.pop_front() else {
+                break;
+            };
+            operations += job.operations;
+            bytes += job.bytes;
+            queue.operations -= job.operations;
+            queue.bytes -= job.bytes;
+            batch.push(job);
+        }
+    }
+}
+
+fn weigh(task: &Task) -> Result<(usize, usize), Error> {
+    let operations: &[Operation] = match task {
+        Task::Write(Write::One(operation)) => std::slice::from_ref(operation),
+        Task::Write(Write::Bulk(operations)) => operations,
+        Task::Write(Write::Transaction(operations)) => {
+            if operations.len() > TRANSACTION_OPERATIONS_MAX {
+                return Err(Error::TooLarge {
+                    what: "the number of operations in the transaction",
+                    limit: TRANSACTION_OPERATIONS_MAX,
+                });
+            }
+            operations
+        }
+        Task::Write(_) | Task::Chore(_) => &[],
+    };
+    Ok((
+        operations.len().max(1),
+        operations.iter().map(Operation::weight).sum(),
+    ))
+}
+
+fn run(env: &Weak<EnvInner>) {
+    loop {
+        let Some(env) = env.upgrade() else { return };
+        match env.writer.wait() {
+            None => return,
+            Some(false) => {}
+            Some(true) => {
+                let mut batch = Vec::new();
+                env.writer.take(&mut batch);
+                // A panic is our bug; its batch is lost with the transaction, and its clients learn that it failed.
+                let run = std::panic::AssertUnwindSafe(|| run_batch(&env, batch));
+                if std::panic::catch_unwind(run).is_err() {
+                    tracing::error!(env = env.name, "a write batch panicked and was abandoned");
+                }
+            }
+        }
+    }
+}
+
+/// What came of a job inside a transaction.
+enum Attempt {
+    /// Every job has an outcome, and the transaction is committed.
+    Committed { clock: u64, changed: bool },
+    /// This job, by its place, poisoned the transaction.
+    Culprit(usize, Error),
+    /// The commit itself failed, so none of it happened.
+    CommitFailed(Error),
+}
+
+fn run_batch(env: &Arc<EnvInner>, mut batch: Vec<Job>) {
+    let mut grown = false;
+    while !batch.is_empty() {
+        let mut outcomes = Vec::with_capacity(batch.len());
+        match attempt(env, &mut batch, &mut outcomes, &mut grown) {
+            Attempt::Committed { clock, changed } => {
+                if changed {
+                    env.publish(clock);
+                    let operations = batch.iter().map(|job| job.operations).sum::<usize>();
+                    env.hooks.committed(&Commit {
+                        env: env.name.clone(),
+                        env_index: env.index,
+                        clock,
+                        operations: u32::try_from(operations).unwrap_or(u32::MAX),
+                        synced: env.durability.syncs(),
+                    });
+                }
+                for (job, outcome) in batch.drain(..).zip(outcomes) {
+                    // A client that went away does not undo its write.
+                    let _ = job.reply.send(outcome);
+                }
+            }
+            Attempt::Culprit(place, error) => {
+                let culprit = batch.remove(place);
+                let _ = culprit.reply.send(Err(error));
+            }
+            Attempt::CommitFailed(error) if batch.len() == 1 => {
+                if let Some(job) = batch.pop() {
+                    let _ = job.reply.send(Err(error));
+                }
+            }
+            Attempt::CommitFailed(error) => {
+                // Somebody in it asked for too much: alone, each shows whether it was that one.
+                tracing::warn!(env = env.name, %error, jobs = batch.len(), "a batch could not be committed; running its jobs one by one");
+                for job in batch.drain(..) {
+                    run_batch(env, vec![job]);
+                }
+            }
+        }
+    }
+}
+
+fn attempt(
+    env: &Arc<EnvInner>,
+    batch: &mut Vec<Job>,
+    outcomes: &mut Vec<Result<Outcome, Error>>,
+    grown: &mut bool,
+) -> Attempt {
+    let txn = match env.lmdb.write_txn() {
+        Ok(txn) => txn,
+        Err(error) => return Attempt::CommitFailed(error.into()),
+    };
+    // What arrived while another process held the lock rides along, once.
+    if !*grown {
+        *grown = true;
+        env.writer.take(batch);
+    }
+    let mut txn = Some(txn);
+    let mut attempt = None;
+    env.hooks.holding_write_lock(env.index, &mut || {
+        if let Some(txn) = txn.take() {
+            attempt = Some(apply_all(env, txn, batch, outcomes));
+        }
+    });
+    attempt.unwrap_or(Attempt::CommitFailed(Error::ShuttingDown))
+}
+
+fn apply_all(
+    env: &Arc<EnvInner>,
+    mut txn: RwTxn<'_>,
+    batch: &[Job],
+    outcomes: &mut Vec<Result<Outcome, Error>>,
+) -> Attempt {
+    let applier = env.applier();
+    let mut ledger = match begin(env, &txn) {
+        Ok(ledger) => ledger,
+        Err(error) => return Attempt::CommitFailed(error),
+    };
+    let before = ledger.state;
+    let alone = batch.len() == 1;
+    for (place, job) in batch.iter().enumerate() {
+        let result = run_task(env, &applier, &mut txn, &mut ledger, &job.task, alone);
+        match result {
+            Err(error) if error.poisons_transaction() => return Attempt::Culprit(place, error),
+            // Alone in the transaction, a failed job has nobody to protect from its half-done work.
+            Err(error @ Error::Operation { .. }) if alone => return Attempt::Culprit(place, error),
+            result => outcomes.push(result),
+        }
+    }
+    let clock = ledger.state.clock;
+    if ledger.state == before && !ledger.touched {
+        // Nothing changed: no page to write, no sync to wait for.
+        txn.abort();
+        return Attempt::Committed {
+            clock,
+            changed: false,
+        };
+    }
+    let committed = applier
+        .finish(&mut txn, &ledger)
+        .and_then(|()| txn.commit().map_err(Error::from));
+    match committed {
+        Ok(()) => Attempt::Committed {
+            clock,
+            changed: true,
+        },
+        Err(error) => Attempt::CommitFailed(error),
+    }
+}
+
+fn begin(env: &EnvInner, txn: &RwTxn<'_>) -> Result<Ledger, Error> {
+    let catalog = env.catalog.of_snapshot_arc(&env.tables, txn)?;
+    let state = catalog::read_state(&env.tables, txn)?;
+    Ok(Ledger::new(state, catalog, room_bytes(env, txn)?))
+}
+
+/// Bytes that may be added before the pages kept for deletes are touched.
+fn room_bytes(env: &EnvInner, txn: &RwTxn<'_>) -> Result<i64, Error> {
+    let info = env.lmdb.info();
+    let pages = info.map_size / env.page_bytes;
+    let headroom = (pages / HEADROOM_SHARE).max(HEADROOM_PAGES_MIN);
+    let limit = pages.saturating_sub(headroom);
+    let ever_used = info.last_page_number + 1;
+    let used = if ever_used <= limit {
+        ever_used
+    } else {
+        // Past the mark, freed pages count as room: ask the tables what they really hold.
+        env.tables.pages_used(txn)?
+    };
+    let room = limit.saturating_sub(used).saturating_mul(env.page_bytes);
+    Ok(i64::try_from(room).unwrap_or(i64::MAX))
+}
+
+fn run_task(
+    env: &Arc<EnvInner>,
+    applier: &Applier<'_>,
+    txn: &mut RwTxn<'_>,
+    ledger: &mut Ledger,
+    task: &Task,
+    alone: bool,
+) -> Result<Outcome, Error> {
+    let write = match task {
+        Task::Write(write) => write,
+        Task::Chore(step) => return step.run(env, applier, txn, ledger),
+    };
+    match write {
+        Write::One(operation) => applier.operation(txn, ledger, operation).map(Outcome::Done),
+        Write::Bulk(operations) => {
+            let mut results = Vec::with_capacity(operations.len());
+            for operation in operations {
+                match applier.operation(txn, ledger, operation) {
+                    Err(error) if error.poisons_transaction() => return Err(error),
+                    result => results.push(result),
+                }
+            }
+            Ok(Outcome::Bulk {
+                clock: ledger.state.clock,
+                results,
+            })
+        }
+        Write::Transaction(operations) => {
+            let mut inner = ledger.clone();
+            inner.txn_mark = ledger.state.clock + 1;
+            let results = if alone || operations.len() < 2 {
+                all_of(applier, txn, &mut inner, operations)?
+            } else {
+                let mut nested = env.lmdb.nested_write_txn(txn)?;
+                let results = all_of(applier, &mut nested, &mut inner, operations);
+                // A failed child must be aborted: committed, it would carry its half-done work into the parent.
+                match results {
+                    Ok(results) => {
+                        nested.commit()?;
+                        results
+                    }
+                    Err(error) => {
+                        nested.abort();
+                        return Err(error);
+                    }
+                }
+            };
+            inner.txn_mark = 0;
+            *ledger = inner;
+            Ok(Outcome::Transaction {
+                clock: ledger.state.clock,
+                results,
+            })
+        }
+        Write::RegisterType {
+            name,
+            indexes,
+            ensure,
+        } => {
+            ledger.claim_room(DEFINITION_BYTES * (1 + indexes.len()))?;
+            applier.register_type(txn, ledger, name, indexes, *ensure)?;
+            let def = ledger.catalog.require(name)?;
+            catalog::type_info(&env.tables, txn, def).map(Outcome::Type)
+        }
+        Write::DropType { name } => {
+            applier.drop_type(txn, ledger, name)?;
+            Ok(Outcome::Dropped {
+                clock: ledger.state.clock,
+            })
+        }
+        Write::RegisterIndex {
+            type_name,
+            spec,
+            ensure,
+        } => {
+            ledger.claim_room(DEFINITION_BYTES)?;
+            applier.register_index(txn, ledger, type_name, spec, *ensure)?;
+            let def = ledger.catalog.require(type_name)?;
+            let name = spec.name();
+            let index = def
+                .index(&name)
+                .ok_or_else(|| Error::Damaged(format!("index {name:?} is gone at once")))?;
+            let count = catalog::read_count(&env.tables, txn, def.id)?;
+            catalog::index_info(&env.tables, txn, count, index).map(Outcome::Index)
+        }
+        Write::DropIndex { type_name, name } => {
+            applier.drop_index(txn, ledger, type_name, name)?;
+            Ok(Outcome::Dropped {
+                clock: ledger.state.clock,
+            })
+        }
+    }
+}
+
+fn all_of(
+    applier: &Applier<'_>,
+    txn: &mut RwTxn<'_>,
+    ledger: &mut Ledger,
+    operations: &[Operation],
+) -> Result<Vec<crate::Written>, Error> {
+    let mut results = Vec::with_capacity(operations.len());
+    for (index, operation) in operations.iter().enumerate() {
+        match applier.operation(txn, ledger, operation) {
+            Ok(written) => results.push(written),
+            Err(error) if error.poisons_transaction() => return Err(error),
+            Err(error) => {
+                return Err(Error::Operation {
+                    index,
+                    source: Box::new(error),
+                });
+            }
+        }
+    }
+    Ok(results)
+}
