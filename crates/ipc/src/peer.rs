@@ -1,0 +1,145 @@
+//! The primary's end of a worker's supervision socket, for a `poll(2)` loop that must never wait.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+use crate::message::{ToPrimary, ToWorker};
+use crate::socket::{Buffer, Received, SendError, try_receive, try_send};
+use crate::wire::{Decoder, Side, encode, greeting};
+
+/// Messages that may wait for a worker which does not read, snapshots aside.
+pub const CONTROL_QUEUE_MAX: usize = 64;
+
+/// Packets taken in one turn: a worker that talks without end must not keep the loop from the others.
+const TURN_PACKETS_MAX: usize = 64;
+
+/// A new socket pair: the primary's end, and the worker's, to be passed to it as it is started and dropped
+/// here after that. Both are close-on-exec.
+///
+/// # Errors
+/// What `socketpair` reports.
+pub fn pair() -> io::Result<(Peer, OwnedFd)> {
+    // Packets, not a stream: a worker that dies in the middle of a message leaves no half of one.
+    let (ours, theirs) = socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )?;
+    Ok((Peer::new(ours), theirs))
+}
+
+/// A worker, as the primary talks to it.
+#[derive(Debug)]
+pub struct Peer {
+    socket: OwnedFd,
+    decoder: Decoder<ToPrimary>,
+    queue: VecDeque<Outgoing>,
+    buffer: Buffer,
+}
+
+/// A message on its way.
+#[derive(Debug)]
+struct Outgoing {
+    packets: VecDeque<Vec<u8>>,
+    /// Whether a newer one may replace it. Not any more once its first packet is sent.
+    replaceable: bool,
+}
+
+impl Peer {
+    fn new(socket: OwnedFd) -> Self {
+        let greeting = Outgoing {
+            packets: VecDeque::from([greeting(Side::Primary)]),
+            replaceable: false,
+        };
+        Self {
+            socket,
+            decoder: Decoder::new(Side::Worker),
+            queue: VecDeque::from([greeting]),
+            buffer: Buffer::new(),
+        }
+    }
+
+    /// Takes in what has arrived, up to a bound: the socket stays readable if there is more. The second
+    /// value is false when nothing can follow: the worker is gone, or what it says is not understood.
+    pub fn on_readable(&mut self) -> (Vec<ToPrimary>, bool) {
+        let mut messages = Vec::new();
+        for _ in 0..TURN_PACKETS_MAX {
+            let length = match try_receive(&self.socket, &mut self.buffer) {
+                Ok(Received::Packet(length)) => length,
+                Ok(Received::Empty) => break,
+                Ok(Received::Closed) => return (messages, false),
+                Err(error) => {
+                    tracing::warn!(%error, "a worker's supervision socket failed");
+                    return (messages, false);
+                }
+            };
+            let packet = self.buffer.packet(length);
+            match self.decoder.push(packet) {
+                Ok(message) => messages.extend(message),
+                Err(error) => {
+                    tracing::warn!(%error, "a worker does not speak the supervision protocol");
+                    return (messages, false);
+                }
+            }
+        }
+        (messages, true)
+    }
+
+    /// Queues a message and sends what the socket takes. A snapshot replaces the one that still waits;
+    /// anything else is sent in order, and nothing is left out.
+    ///
+    /// # Errors
+    /// All but [`SendError::Wire`] mean that the connection is of no more use.
+    pub fn send(&mut self, message: &ToWorker) -> Result<(), SendError> {
+        let outgoing = Outgoing {
+            packets: encode(message)?.into(),
+            replaceable: matches!(message, ToWorker::Snapshot(_)),
+        };
+        if outgoing.replaceable {
+            self.queue.retain(|waiting| !waiting.replaceable);
+        } else if self.queue.len() >= CONTROL_QUEUE_MAX {
+            return Err(SendError::Backlog);
+        }
+        self.queue.push_back(outgoing);
+        self.on_writable()
+    }
+
+    /// Sends what the socket takes.
+    ///
+    /// # Errors
+    /// Any means that the connection is of no more use.
+    pub fn on_writable(&mut self) -> Result<(), SendError> {
+        while let Some(outgoing) = self.queue.front_mut() {
+            let Some(packet) = outgoing.packets.front() else {
+                self.queue.pop_front();
+                continue;
+            };
+            if !try_send(&self.socket, packet)? {
+                break;
+            }
+            outgoing.packets.pop_front();
+            outgoing.replaceable = false;
+        }
+        Ok(())
+    }
+
+    /// Whether [`Self::on_writable`] has something to send.
+    #[must_use]
+    pub fn wants_write(&self) -> bool {
+        !self.queue.is_empty()
+    }
+}
+
+impl AsFd for Peer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+#[path = "peer/tests.rs"]
+mod tests;
