@@ -89,6 +89,8 @@ pub enum Event {
     Heartbeat {
         /// Which worker.
         worker: WorkerId,
+        /// When it said so, by the machine's clock: the news may have waited to be read.
+        at_ms: u64,
     },
     /// A worker that was sent `SIGABRT` is in state T: it cannot act on it.
     FoundStopped {
@@ -135,7 +137,7 @@ pub enum Action {
         /// Which worker.
         worker: WorkerId,
         /// How long it has until it is killed. Milliseconds.
-        deadline_ms: u64,
+        grace_ms: u64,
     },
     /// Send the worker a signal.
     Signal {
@@ -148,6 +150,8 @@ pub enum Action {
     ReportDeath {
         /// Which worker.
         worker: WorkerId,
+        /// Its pid, unless it was never made.
+        pid: Option<u32>,
         /// How it ended.
         exit: WorkerExit,
     },
@@ -221,7 +225,7 @@ impl Machine {
             Event::Spawned { worker, pid } => self.on_spawned(worker, pid, &mut out),
             Event::SpawnFailed { worker } => self.on_spawn_failed(worker, &mut out),
             Event::Ready { worker } => self.on_ready(worker, &mut out),
-            Event::Heartbeat { worker } => self.on_heartbeat(worker),
+            Event::Heartbeat { worker, at_ms } => self.on_heartbeat(worker, at_ms),
             Event::FoundStopped { worker } => self.on_found_stopped(worker, &mut out),
             Event::Exited { worker, exit } => self.on_exited(worker, exit, &mut out),
             Event::StopRequested { grace_ms, code } => self.on_stop(grace_ms, code, &mut out),
@@ -329,10 +333,10 @@ impl Machine {
         }
     }
 
-    fn on_heartbeat(&mut self, worker: WorkerId) {
+    fn on_heartbeat(&mut self, worker: WorkerId, at_ms: u64) {
         let now_ms = self.now_ms;
         if let Some(live) = self.live_mut(worker) {
-            live.heard_at_ms = now_ms;
+            live.heard_at_ms = live.heard_at_ms.max(at_ms.min(now_ms));
         }
     }
 

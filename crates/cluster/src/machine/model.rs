@@ -22,7 +22,7 @@ enum Step {
     },
     /// The slot's worker says or does something.
     Ready(u16),
-    Heartbeat(u16),
+    Heartbeat(u16, u64),
     FoundStopped(u16),
     Exit(u16, WorkerExit),
     Stop(u64),
@@ -63,7 +63,7 @@ fn steps(with_absurd: bool) -> impl Strategy<Value = Vec<Step>> {
         1 => (0..100_000_u64).prop_map(Step::Wait),
         8 => (slot(), prop::bool::weighted(0.9)).prop_map(|(slot, works)| Step::Answer { slot, works }),
         6 => slot().prop_map(Step::Ready),
-        4 => slot().prop_map(Step::Heartbeat),
+        4 => (slot(), any::<u64>()).prop_map(|(slot, at_ms)| Step::Heartbeat(slot, at_ms)),
         1 => slot().prop_map(Step::FoundStopped),
         8 => (slot(), exits()).prop_map(|(slot, exit)| Step::Exit(slot, exit)),
         u32::from(!with_absurd) => (0..4_000_u64).prop_map(Step::Stop),
@@ -232,7 +232,9 @@ impl Checker {
                 }
             }
             Step::Ready(slot) => self.of_live(slot, |worker| Event::Ready { worker }),
-            Step::Heartbeat(slot) => self.of_live(slot, |worker| Event::Heartbeat { worker }),
+            Step::Heartbeat(slot, at_ms) => {
+                self.of_live(slot, |worker| Event::Heartbeat { worker, at_ms });
+            }
             Step::FoundStopped(slot) => self.of_live(slot, |worker| Event::FoundStopped { worker }),
             Step::Exit(slot, exit) => {
                 let Some(worker) = self.live(slot) else {

@@ -49,8 +49,6 @@ pub struct SlotView {
     pub state: SlotState,
     /// How many workers it has had beyond the first.
     pub restarts: u64,
-    /// How its last worker ended.
-    pub last_exit: Option<WorkerExit>,
     /// In state `backoff`: how long the whole wait is. Milliseconds.
     pub backoff_ms: Option<u64>,
 }
@@ -106,12 +104,12 @@ impl Worker {
         }
     }
 
-    pub(super) fn leave(&mut self, deadline_ms: u64, out: &mut Vec<Action>) {
+    pub(super) fn leave(&mut self, grace_ms: u64, out: &mut Vec<Action>) {
         if self.course == Course::Serving {
             self.course = Course::Draining;
             out.push(Action::Drain {
                 worker: self.id,
-                deadline_ms,
+                grace_ms,
             });
             out.push(Action::SlotChanged { slot: self.id.slot });
         }
@@ -168,7 +166,6 @@ pub(super) struct Slot {
     /// The incarnation that was ordered last.
     incarnation: u64,
     deaths: Deaths,
-    last_exit: Option<WorkerExit>,
 }
 
 impl Slot {
@@ -178,7 +175,6 @@ impl Slot {
             phase: Phase::Stopped,
             incarnation: 0,
             deaths: Deaths::default(),
-            last_exit: None,
         }
     }
 
@@ -231,25 +227,24 @@ impl Slot {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let (asked, uptime_ms) = match &self.phase {
-            Phase::Live(live) => (
-                live.course == Course::Draining,
-                live.ready_at_ms
-                    .map_or(0, |at_ms| now_ms.saturating_sub(at_ms)),
-            ),
-            _ => (false, 0),
+        let live = match &self.phase {
+            Phase::Live(live) => Some(live),
+            _ => None,
         };
-        self.last_exit = Some(exit);
+        let pid = live.map(|live| live.pid);
+        let ready_at_ms = live.and_then(|live| live.ready_at_ms);
+        let asked = live.is_some_and(|live| live.course == Course::Draining);
+        let death = Action::ReportDeath { worker, pid, exit };
         if stopping {
-            // Nothing it died of matters now, unless it had not been asked: the embedder still has to mend the store.
             self.phase = Phase::Stopped;
             if !asked {
-                out.push(Action::ReportDeath { worker, exit });
+                out.push(death);
             }
             out.push(Action::SlotChanged { slot: self.number });
             return;
         }
-        out.push(Action::ReportDeath { worker, exit });
+        out.push(death);
+        let uptime_ms = ready_at_ms.map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
         if let Some(delay_ms) = self.deaths.note(now_ms, uptime_ms) {
             self.phase = Phase::Backoff {
                 until_ms: now_ms.saturating_add(delay_ms),
@@ -314,7 +309,6 @@ impl Slot {
             pid,
             state,
             restarts,
-            last_exit: self.last_exit,
             backoff_ms,
         }
     }

@@ -98,7 +98,8 @@ impl World {
             self.now_ms = wake_ms.max(self.now_ms + 1).min(until_ms);
             for worker in self.workers.clone() {
                 if beats(worker.slot) {
-                    self.feed(Event::Heartbeat { worker });
+                    let at_ms = self.now_ms;
+                    self.feed(Event::Heartbeat { worker, at_ms });
                 }
             }
             self.feed(Event::Tick);
@@ -340,6 +341,23 @@ fn a_silent_worker_is_aborted_then_killed() {
 }
 
 #[test]
+fn a_heartbeat_counts_from_when_it_was_made_not_from_when_it_was_read() {
+    let mut world = World::new(1);
+    world.ready(0);
+    let (worker, at_ms) = (world.workers[0], world.now_ms + 1_000);
+    world.pass_while(29_000, |_| false);
+    world.feed(Event::Heartbeat { worker, at_ms });
+    world.pass_while(1_999, |_| false);
+    assert_eq!(world.state(0), SlotState::Ready);
+    world.pass_while(1, |_| false);
+    let abort = Action::Signal {
+        worker,
+        kill: Kill::Abort,
+    };
+    assert_eq!(world.saw(abort), 1);
+}
+
+#[test]
 fn a_stopped_worker_is_killed_without_the_wait_for_a_core() {
     let mut world = World::new(1);
     world.ready(0);
@@ -409,7 +427,7 @@ fn a_stop_drains_and_ends_cleanly_when_the_last_has_left() {
     assert_eq!(
         world.saw(Action::Drain {
             worker: world.workers[0],
-            deadline_ms: GRACE_MS
+            grace_ms: GRACE_MS
         }),
         1
     );
@@ -554,7 +572,7 @@ fn a_spawn_that_was_under_way_when_the_stop_came_is_drained_when_it_appears() {
     let actions = machine.handle(Event::Spawned { worker, pid: 7 }, 1_000);
     assert!(actions.contains(&Action::Drain {
         worker,
-        deadline_ms: 2_000
+        grace_ms: 2_000
     }));
     let actions = machine.handle(
         Event::Exited {
