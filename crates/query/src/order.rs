@@ -134,7 +134,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(1_000))]
+        #![proptest_config(ProptestConfig::with_cases(500))]
 
         #[test]
         fn the_order_is_total((a, b) in pair(), c in value()) {

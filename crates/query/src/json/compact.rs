@@ -43,7 +43,7 @@ impl<'t, 'o> Compactor<'t, 'o> {
         out.reserve(text.len());
         Ok(Self {
             scan,
-            names: Names::default(),
+            names: Names::new(),
             out,
             pending: 0,
         })

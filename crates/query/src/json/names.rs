@@ -11,7 +11,6 @@ use super::{JsonError, JsonErrorKind};
 /// Up to this many names, comparing them pairwise is cheaper than sorting.
 const PAIRWISE_MAX: usize = 16;
 
-#[derive(Default)]
 pub(super) struct Names<'t> {
     stack: Vec<Name<'t>>,
 }
@@ -24,6 +23,13 @@ struct Name<'t> {
 }
 
 impl<'t> Names<'t> {
+    /// With room for the names of an ordinary record.
+    pub(super) fn new() -> Self {
+        Self {
+            stack: Vec::with_capacity(PAIRWISE_MAX),
+        }
+    }
+
     /// Opens an object; hand the answer to the other two calls.
     pub(super) fn open(&self) -> usize {
         self.stack.len()
@@ -85,12 +91,13 @@ fn duplicate(offset: usize) -> JsonError {
 #[inline]
 fn fingerprint(name: &[u8]) -> u64 {
     let length = name.len() as u64;
-    match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
-        (Some(first), Some(last)) => {
-            u64::from_le_bytes(*first) ^ u64::from_le_bytes(*last).rotate_left(29) ^ length
-        }
-        _ => name
-            .iter()
-            .fold(length, |sum, &byte| sum << 8 | u64::from(byte)),
+    if let (Some(first), Some(last)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) {
+        u64::from_le_bytes(*first) ^ u64::from_le_bytes(*last).rotate_left(29) ^ length
+    } else if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+        u64::from(first) | u64::from(last) << 32
+    } else {
+        let bytes = name.iter().map(|byte| u64::from(*byte));
+        bytes.fold(length, |sum, byte| sum << 8 | byte)
     }
 }

@@ -315,7 +315,7 @@ fn reference(text: &str) -> Option<Result<serde_json::Value, serde_json::Error>>
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn values_survive_writing(value in value()) {

@@ -37,7 +37,9 @@ impl<'a> Value<'a> {
     pub fn parse(text: &'a str) -> Result<Self, JsonError> {
         let mut parser = Parser {
             scan: Scanner::new(text),
-            names: Names::default(),
+            names: Names::new(),
+            elements: Vec::new(),
+            members: Vec::with_capacity(16),
         };
         parser.scan.skip_whitespace();
         let value = parser.value(0)?;
@@ -171,9 +173,13 @@ impl PartialEq for Value<'_> {
 
 impl Eq for Value<'_> {}
 
+/// Elements and members of open containers wait on two stacks, so that each finished container is
+/// exactly as large as it must be: most are small, and a growing list starts larger than they are.
 struct Parser<'t> {
     scan: Scanner<'t>,
     names: Names<'t>,
+    elements: Vec<Value<'t>>,
+    members: Vec<(Cow<'t, str>, Value<'t>)>,
 }
 
 impl<'t> Parser<'t> {
@@ -195,24 +201,25 @@ impl<'t> Parser<'t> {
 
     fn array(&mut self, depth: usize) -> Result<Value<'t>, JsonError> {
         self.open(depth)?;
-        let mut elements = Vec::new();
         if self.scan.eat(b']') {
-            return Ok(Value::Array(elements));
+            return Ok(Value::Array(Vec::new()));
         }
+        let first = self.elements.len();
         loop {
-            elements.push(self.value(depth + 1)?);
+            let element = self.value(depth + 1)?;
+            self.elements.push(element);
             if self.last(b']')? {
-                return Ok(Value::Array(elements));
+                return Ok(Value::Array(self.elements.drain(first..).collect()));
             }
         }
     }
 
     fn object(&mut self, depth: usize) -> Result<Value<'t>, JsonError> {
         self.open(depth)?;
-        let mut members = Vec::new();
         if self.scan.eat(b'}') {
-            return Ok(Value::Object(members));
+            return Ok(Value::Object(Vec::new()));
         }
+        let first = self.members.len();
         let object = self.names.open();
         loop {
             let raw = self.scan.string()?;
@@ -223,10 +230,11 @@ impl<'t> Parser<'t> {
                 return Err(self.scan.unexpected());
             }
             self.scan.skip_whitespace();
-            members.push((name, self.value(depth + 1)?));
+            let member = self.value(depth + 1)?;
+            self.members.push((name, member));
             if self.last(b'}')? {
                 self.names.close(object)?;
-                return Ok(Value::Object(members));
+                return Ok(Value::Object(self.members.drain(first..).collect()));
             }
         }
     }

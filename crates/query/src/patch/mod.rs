@@ -12,6 +12,8 @@ mod edit;
 mod json_patch;
 mod merge;
 #[cfg(test)]
+mod rfc_tests;
+#[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod tests;
 
