@@ -114,3 +114,21 @@ pub fn lines(records: impl IntoIterator<Item = (String, String)>) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{key, lines, value};
+
+    #[test]
+    fn records_are_json_and_the_same_each_time() {
+        for number in 0..200 {
+            let text = value(number, 3);
+            assert_eq!(text, value(number, 3));
+            let parsed: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            assert_eq!(parsed["attempt"], 3);
+            let line = lines([(key(number), text)]);
+            let line: serde_json::Value = serde_json::from_str(&line).expect("NDJSON");
+            assert_eq!(line["value"], parsed);
+        }
+    }
+}

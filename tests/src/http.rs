@@ -390,3 +390,44 @@ fn read_chunks(stream: &mut impl io::BufRead) -> io::Result<Vec<u8>> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{read_response, segment};
+
+    #[test]
+    fn a_chunked_answer_is_put_together() {
+        let bytes = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\n\r\nrest";
+        let mut stream = &bytes[..];
+        let response = read_response(&mut stream, false).expect("a whole answer");
+        assert_eq!(response.text(), "abc0123456789");
+        assert_eq!(stream, b"rest");
+    }
+
+    #[test]
+    fn a_cut_answer_is_an_error() {
+        let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nabcde";
+        for length in 0..whole.len() {
+            let mut stream = &whole[..length];
+            assert!(read_response(&mut stream, false).is_err(), "{length} bytes");
+        }
+        assert!(read_response(&mut &whole[..], false).is_ok());
+    }
+
+    #[test]
+    fn a_head_or_an_empty_answer_has_no_body() {
+        for (text, head) in [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", true),
+            ("HTTP/1.1 204 No Content\r\n\r\n", false),
+            ("HTTP/1.1 304 Not Modified\r\netag: \"1\"\r\n\r\n", false),
+        ] {
+            let response = read_response(&mut text.as_bytes(), head).expect("whole");
+            assert!(response.body.is_empty());
+        }
+    }
+
+    #[test]
+    fn segments_are_encoded() {
+        assert_eq!(segment("a/b %é"), "a%2Fb%20%25%C3%A9");
+    }
+}
