@@ -7,6 +7,17 @@
 //! - [`Filter`], [`Sort`], [`Select`]: which records a query finds, in which order, and what it shows.
 //! - [`Patch`]: changes to a record.
 //!
+//! ```
+//! use okdb_query::{Filter, Value};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let filter = Filter::parse(&Value::parse(r#"{"tags": "new", "price": {"$lt": 10}}"#)?)?;
+//! let record = Value::parse(r#"{"price": 9.50, "tags": ["new", "red"]}"#)?;
+//! assert!(filter.matches(&record));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The meaning is that of `MongoDB`, on JSON; each module says where it is narrower. Nothing here trusts its
 //! input: every parser bounds nesting, sizes and counts, and no function panics on what a client sends.
 

@@ -5,7 +5,10 @@ use regex::{Regex, RegexBuilder};
 use super::{Clause, Conjunction, Filter, FilterError, FilterErrorKind, Modulo, Predicate, Types};
 use crate::{
     compare,
-    json::{Number, Value, decimal::Decimal},
+    json::{
+        Number, Value,
+        decimal::{Decimal, operand_refusal},
+    },
     path::Path,
 };
 
@@ -392,7 +395,7 @@ fn modulo(operand: &Value<'_>, place: Place<'_>) -> Result<Modulo> {
     if !(divisor.is_operand() && remainder.is_operand()) {
         return Err(FilterError {
             kind: FilterErrorKind::Number,
-            ..place.error("a number has more than 100 digits or an exponent beyond 400")
+            ..place.error(operand_refusal())
         });
     }
     let modulo = Modulo {

@@ -416,6 +416,31 @@ fn size_and_nesting_are_bounded() {
 }
 
 #[test]
+fn the_deepest_filter_fits_a_small_stack() {
+    // Half the depth bound of JSON: each level of the filter takes two of it, and of the record.
+    let levels = Filter::DEPTH_MAX - 1;
+    let text = format!(
+        "{}{}{}",
+        r#"{"a":{"$elemMatch":"#.repeat(levels),
+        r#"{"a":1}"#,
+        "}}".repeat(levels)
+    );
+    let doc = format!(
+        "{}{}{}",
+        r#"{"a":["#.repeat(levels),
+        r#"{"a":1}"#,
+        "]}".repeat(levels)
+    );
+    let deep = std::thread::Builder::new()
+        .stack_size(512 * 1024)
+        .spawn(move || {
+            matches(&text, &[&doc]);
+            differs(&text, &[&doc.replace('1', "2")]);
+        });
+    deep.unwrap().join().unwrap();
+}
+
+#[test]
 fn constraints_are_what_an_index_can_use() {
     let text = r#"{
         "a": 1, "b": {"$gt": 1, "$lte": 9, "$ne": 4}, "c": {"$in": [2, 1, 1.0]}, "d": [1],

@@ -5,9 +5,9 @@ use std::cmp::Ordering;
 use super::Number;
 
 /// Arithmetic refuses an operand with more significant digits.
-pub(crate) const OPERAND_DIGITS_MAX: usize = 100;
+const OPERAND_DIGITS_MAX: usize = 100;
 /// Arithmetic refuses an operand whose exponent, in scientific notation, is larger, either sign.
-pub(crate) const OPERAND_EXPONENT_MAX: i64 = 400;
+const OPERAND_EXPONENT_MAX: i64 = 400;
 /// A sum is written out in full unless that takes more zeros than this that carry no information.
 const PADDING_ZEROS_MAX: usize = 40;
 
@@ -129,6 +129,13 @@ impl<'t> Decimal<'t> {
             }
         })
     }
+}
+
+/// Why a number is no operand, for clients.
+pub(crate) fn operand_refusal() -> String {
+    format!(
+        "a number has more than {OPERAND_DIGITS_MAX} digits or an exponent beyond {OPERAND_EXPONENT_MAX}"
+    )
 }
 
 /// The exact sum, or nothing if one of the two is no operand for arithmetic.

@@ -73,13 +73,13 @@ pub enum JsonErrorKind {
     #[error("malformed number")]
     InvalidNumber,
     /// A number whose exponent is larger than [`EXPONENT_MAX`].
-    #[error("number with an exponent beyond 10^15")]
+    #[error("number with an exponent beyond {}", EXPONENT_MAX)]
     NumberRange,
     /// A member name that the same object holds already.
     #[error("duplicate member name")]
     DuplicateName,
     /// More than [`DEPTH_MAX`] levels of arrays and objects.
-    #[error("nesting deeper than 128 levels")]
+    #[error("nesting deeper than {} levels", DEPTH_MAX)]
     TooDeep,
     /// A valid value where an object is required.
     #[error("expected a JSON object")]

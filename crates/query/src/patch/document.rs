@@ -10,7 +10,7 @@ use crate::{
     compare,
     json::{
         Number, Value,
-        decimal::{Decimal, add},
+        decimal::{Decimal, add, operand_refusal},
     },
     path::Path,
 };
@@ -152,7 +152,7 @@ fn wrong(wanted: &str, found: &Value<'_>) -> PatchError {
 fn refused_number() -> PatchError {
     PatchError {
         kind: PatchErrorKind::Number,
-        message: "a number has more than 100 digits or an exponent beyond 400".to_owned(),
+        message: operand_refusal(),
     }
 }
 
