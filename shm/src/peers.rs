@@ -27,10 +27,12 @@ pub struct Peer {
 /// What [`Segment::poke_peers`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Poked {
-    /// Peers that were marked and handed out, to be sent a datagram.
-    pub marked: usize,
+    /// Peers that were sent a datagram.
+    pub sent: usize,
     /// Peers that have one on its way already.
     pub suppressed: usize,
+    /// Peers that could not be sent one. The next poke tries again.
+    pub failed: usize,
 }
 
 impl Segment {
@@ -82,8 +84,9 @@ impl Segment {
     }
 
     /// Marks every other peer than `own` as poked and calls `send` with the port of each that was not
-    /// marked yet. Publish what they shall see before. Does not ask whether the peers live.
-    pub fn poke_peers(&self, own: &PeerGuard, mut send: impl FnMut(u16)) -> Poked {
+    /// marked yet; it tells whether a datagram went out. Publish what they shall see before. Does not ask
+    /// whether the peers live: one that does not stays marked, and costs nothing more.
+    pub fn poke_peers(&self, own: &PeerGuard, mut send: impl FnMut(u16) -> bool) -> Poked {
         let mut poked = Poked::default();
         for (index, row) in self.peer_rows() {
             if index == own.index || row.owner.load(Ordering::Acquire) == 0 {
@@ -95,9 +98,15 @@ impl Segment {
             }
             // Read after the marking, see `register_peer`.
             let port = u16::try_from(row.port.load(Ordering::Acquire)).unwrap_or(0);
-            if port != 0 {
-                poked.marked += 1;
-                send(port);
+            if port == 0 {
+                continue;
+            }
+            if send(port) {
+                poked.sent += 1;
+            } else {
+                poked.failed += 1;
+                // At worst this clears another poker's mark, and a datagram too many is sent.
+                row.pending.store(0, Ordering::Release);
             }
         }
         poked
@@ -170,39 +179,50 @@ mod tests {
     use super::*;
     use crate::segment::tests::{dead, private};
 
+    fn counts(sent: usize, suppressed: usize, failed: usize) -> Poked {
+        Poked {
+            sent,
+            suppressed,
+            failed,
+        }
+    }
+
     #[test]
     fn a_poke_is_sent_once_until_the_peer_rearms() {
         let segment = private();
         let me = process::Identity::current().unwrap();
         let own = segment.register_peer(1000, me).unwrap();
         let other = segment.register_peer(2000, me).unwrap();
-        let poke = |ports: &mut Vec<u16>| segment.poke_peers(&own, |port| ports.push(port));
         let mut ports = Vec::new();
-        assert_eq!(
-            poke(&mut ports),
-            Poked {
-                marked: 1,
-                suppressed: 0
-            }
-        );
-        assert_eq!(
-            poke(&mut ports),
-            Poked {
-                marked: 0,
-                suppressed: 1
-            }
-        );
-        assert_eq!(ports, [2000]);
+        let mut poke = || {
+            segment.poke_peers(&own, |port| {
+                ports.push(port);
+                true
+            })
+        };
+        assert_eq!(poke(), counts(1, 0, 0));
+        assert_eq!(poke(), counts(0, 1, 0));
         assert!(
             segment
                 .peers()
                 .any(|peer| peer.port == 2000 && peer.pending)
         );
         other.rearm();
-        assert_eq!(poke(&mut ports).marked, 1);
+        assert_eq!(poke(), counts(1, 0, 0));
         drop(other);
-        assert_eq!(poke(&mut ports), Poked::default());
+        assert_eq!(poke(), counts(0, 0, 0));
+        assert_eq!(ports, [2000, 2000]);
         assert_eq!(segment.peers().count(), 1);
+    }
+
+    #[test]
+    fn a_poke_that_could_not_be_sent_is_tried_again() {
+        let segment = private();
+        let me = process::Identity::current().unwrap();
+        let own = segment.register_peer(1000, me).unwrap();
+        let _other = segment.register_peer(2000, me).unwrap();
+        assert_eq!(segment.poke_peers(&own, |_| false), counts(0, 0, 1));
+        assert_eq!(segment.poke_peers(&own, |_| true), counts(1, 0, 0));
     }
 
     #[test]
@@ -211,7 +231,7 @@ mod tests {
         let me = process::Identity::current().unwrap();
         let own = segment.register_peer(1000, me).unwrap();
         std::mem::forget(segment.register_peer(2000, dead()).unwrap());
-        segment.poke_peers(&own, drop);
+        segment.poke_peers(&own, |_| true);
         let heir = segment.register_peer(3000, me).unwrap();
         assert_eq!(heir.index(), 1);
         let seen = segment.peers().find(|peer| peer.index == 1).unwrap();
