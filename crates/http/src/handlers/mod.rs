@@ -1,0 +1,28 @@
+//! What serves each route, one module a subject, each with its rows of the route table.
+
+use crate::table::Route;
+
+mod changelog;
+mod envs;
+mod export;
+mod import;
+mod indexes;
+mod queries;
+mod records;
+mod system;
+mod transaction;
+mod types;
+
+/// The route table.
+pub(crate) const ROUTES: &[&[Route]] = &[
+    system::ROUTES,
+    envs::ROUTES,
+    types::ROUTES,
+    records::ROUTES,
+    transaction::ROUTES,
+    queries::ROUTES,
+    indexes::ROUTES,
+    import::ROUTES,
+    export::ROUTES,
+    changelog::ROUTES,
+];

@@ -1,0 +1,368 @@
+//! Accepting and driving connections, and stopping without dropping what was accepted.
+//!
+//! Everything runs on one event loop. A stop ends accepting, lets requests finish, answers what still arrives on open
+//! connections with `Connection: close`, and returns when the last connection is gone; the caller holds the deadline.
+
+use std::{
+    future::Future,
+    io,
+    net::TcpListener as StdTcpListener,
+    os::unix::net::UnixListener as StdUnixListener,
+    pin::pin,
+    rc::Rc,
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use hyper::{
+    rt::Executor,
+    server::conn::{http1, http2},
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{TcpListener, UnixListener},
+    sync::watch,
+    task::LocalSet,
+};
+
+use crate::{
+    app::{App, Serving},
+    io::{Io, Protocol, Socket},
+    limits::HttpLimits,
+    service::Service,
+    watch::{Listed, Verdict},
+};
+
+/// The pause after an accept that failed for lack of something, such as descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(75);
+/// How often such a failure is logged.
+const ACCEPT_LOG_EVERY: Duration = Duration::from_secs(1);
+/// Connections that are accepted in one go before others get their turn.
+const ACCEPT_BURST_MAX: u32 = 64;
+/// What a peer is told whose request head took too long, where there is no request yet that could be answered.
+const HEAD_TIMEOUT: &[u8] =
+    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+/// How many sweeps in a row an HTTP/2 peer without requests may stay after it was told to leave.
+const TELL_TO_LEAVE_MAX: u32 = 3;
+/// Space for what one HTTP/2 stream may send before its client asks for more.
+const SEND_BUFFER_BYTES: usize = 256 * 1024;
+
+/// A listening socket, bound and listening already.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(StdTcpListener),
+    /// A Unix stream socket.
+    Unix(StdUnixListener),
+}
+
+/// Serves until `stop` is ready and every connection has ended.
+///
+/// To be awaited on a current-thread runtime with I/O and time; it brings what it needs to run tasks that stay on the
+/// thread. A caller that wants a deadline for the drain drops the future, which drops what is still open.
+///
+/// # Errors
+/// When a listener cannot be handed to the runtime.
+pub async fn serve(
+    listeners: Vec<Listener>,
+    serving: Serving,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let app = Rc::new(App::new(serving));
+    let listeners = listeners
+        .into_iter()
+        .map(Accepting::new)
+        .collect::<io::Result<Vec<_>>>()?;
+    LocalSet::new().run_until(run(app, listeners, stop)).await
+}
+
+async fn run(
+    app: Rc<App>,
+    listeners: Vec<Accepting>,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let (stopping, stopped) = watch::channel(false);
+    let accepting: Vec<_> = listeners
+        .into_iter()
+        .map(|listener| {
+            tokio::task::spawn_local(accept(Rc::clone(&app), listener, stopped.clone()))
+        })
+        .collect();
+    let sweeping = app.connections.keep_sweeping(&app.limits);
+    let serving = async {
+        stop.await;
+        app.connections.stop();
+        app.connections.sweep(&app.limits);
+        // The tasks hold the other end; if they are gone there is nothing left to stop.
+        let _ = stopping.send(true);
+        for task in accepting {
+            if let Err(failed) = task.await {
+                tracing::error!(cause = %failed, "a listener's task ended badly");
+            }
+        }
+        app.connections.until(|count| count == 0).await;
+    };
+    let (mut sweeping, mut serving) = (pin!(sweeping), pin!(serving));
+    std::future::poll_fn(|context| {
+        // The sweep never ends by itself.
+        let _ = sweeping.as_mut().poll(context);
+        serving.as_mut().poll(context)
+    })
+    .await;
+    Ok(())
+}
+
+/// A listener on the runtime.
+enum Accepting {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Accepting {
+    fn new(listener: Listener) -> io::Result<Self> {
+        Ok(match listener {
+            Listener::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                Self::Tcp(TcpListener::from_std(listener)?)
+            }
+            Listener::Unix(listener) => {
+                listener.set_nonblocking(true)?;
+                Self::Unix(UnixListener::from_std(listener)?)
+            }
+        })
+    }
+
+    async fn accept(&self) -> io::Result<Socket> {
+        Ok(match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Without it small answers may wait for the peer's acknowledgement; a socket that refuses is no reason
+                // to refuse the client.
+                let _ = stream.set_nodelay(true);
+                Socket::Tcp(stream)
+            }
+            Self::Unix(listener) => Socket::Unix(listener.accept().await?.0),
+        })
+    }
+
+    /// A connection that waits already, if there is one.
+    async fn accept_now(&self) -> Option<io::Result<Socket>> {
+        let mut accept = pin!(self.accept());
+        std::future::poll_fn(|context| match accept.as_mut().poll(context) {
+            Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
+            Poll::Pending => Poll::Ready(None),
+        })
+        .await
+    }
+}
+
+/// Accepts until the stop, then takes what the kernel has accepted already: closing a listener would reset it.
+async fn accept(app: Rc<App>, listener: Accepting, mut stopped: watch::Receiver<bool>) {
+    let mut failing = Failing::default();
+    let mut burst = 0;
+    loop {
+        let room = app
+            .connections
+            .until(|count| count < app.limits.connections);
+        if until_stopped(&mut stopped, room).await.is_none() {
+            break;
+        }
+        match until_stopped(&mut stopped, listener.accept()).await {
+            None => break,
+            Some(Ok(socket)) => {
+                open(&app, socket);
+                burst += 1;
+                if burst >= ACCEPT_BURST_MAX {
+                    burst = 0;
+                    tokio::task::yield_now().await;
+                }
+            }
+            Some(Err(error)) => {
+                let pause = failing.note(&error);
+                if until_stopped(&mut stopped, tokio::time::sleep(pause))
+                    .await
+                    .is_none()
+                {
+                    break;
+                }
+            }
+        }
+    }
+    // A peer that gave up while it waited does not end this; lack of descriptors does.
+    while app.connections.count() < app.limits.connections {
+        match listener.accept_now().await {
+            Some(Ok(socket)) => open(&app, socket),
+            Some(Err(error)) if is_peers_fault(&error) => {}
+            Some(Err(_)) | None => break,
+        }
+    }
+}
+
+/// Waits for `future`; `None` if the stop came first.
+async fn until_stopped<F: Future>(
+    stopped: &mut watch::Receiver<bool>,
+    future: F,
+) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        // An error means that the server is gone.
+        _ = stopped.wait_for(|stopped| *stopped) => None,
+        output = future => Some(output),
+    }
+}
+
+/// Whether an accept failed for this connection alone.
+fn is_peers_fault(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+    )
+}
+
+/// Accepts that fail: when they were last logged, and how many since.
+#[derive(Default)]
+struct Failing {
+    logged: Option<Instant>,
+    unlogged: u64,
+}
+
+impl Failing {
+    /// Logs a failure, but not each, and tells how long to wait.
+    fn note(&mut self, error: &io::Error) -> Duration {
+        if is_peers_fault(error) {
+            return Duration::ZERO;
+        }
+        if self
+            .logged
+            .is_none_or(|logged| logged.elapsed() >= ACCEPT_LOG_EVERY)
+        {
+            tracing::warn!(%error, unlogged = self.unlogged, "cannot accept connections; trying again");
+            self.logged = Some(Instant::now());
+            self.unlogged = 0;
+        } else {
+            self.unlogged += 1;
+        }
+        ACCEPT_PAUSE
+    }
+}
+
+/// Starts to serve a connection.
+fn open(app: &Rc<App>, socket: Socket) {
+    let (app, listed) = (Rc::clone(app), app.connections.list());
+    tokio::task::spawn_local(async move {
+        // What ends a connection early is the peer's doing or its network's, and normal.
+        if let Err(error) = drive(&app, socket, &listed).await {
+            tracing::debug!(error = &*error, "a connection ended early");
+        }
+        drop(listed);
+    });
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Serves a connection to its end.
+async fn drive(app: &Rc<App>, socket: Socket, listed: &Listed) -> Result<(), Failure> {
+    let opening = Io::open(socket, Rc::clone(&listed.watch));
+    let opened = tokio::select! {
+        opened = opening => opened?,
+        // It has not said what it wants in time.
+        () = listed.watch.judged() => None,
+    };
+    let Some((io, protocol)) = opened else {
+        return Ok(());
+    };
+    let service = Service {
+        app: Rc::clone(app),
+        watch: Rc::clone(&listed.watch),
+    };
+    match protocol {
+        Protocol::Http1 => drive_http1(&app.limits, io, service, listed).await,
+        Protocol::Http2 => drive_http2(&app.limits, io, service, listed).await,
+    }
+}
+
+async fn drive_http1(
+    limits: &HttpLimits,
+    io: Io,
+    service: Service,
+    listed: &Listed,
+) -> Result<(), Failure> {
+    // Its own timer for heads would cost each request an allocation and two turns of the timer wheel; the sweep does it.
+    let mut connection = http1::Builder::new()
+        .max_header_size(limits.header_bytes)
+        .header_read_timeout(None)
+        .serve_connection(TokioIo::new(io), service);
+    let watch = &listed.watch;
+    let (ended, last_word) = std::future::poll_fn(|context| {
+        watch.wake_with(context.waker());
+        match watch.take_verdict() {
+            Verdict::Stay => {}
+            Verdict::Close => std::pin::Pin::new(&mut connection).graceful_shutdown(),
+            Verdict::HeadTimeout => return Poll::Ready((Ok(()), Some(HEAD_TIMEOUT))),
+            Verdict::Drop => return Poll::Ready((Err("the peer does not read".into()), None)),
+        }
+        connection
+            .poll_without_shutdown(context)
+            .map(|ended| (ended.map_err(Failure::from), None))
+    })
+    .await;
+    let io = connection.into_parts().io.into_inner();
+    match last_word {
+        Some(word) => io.send_now(word),
+        None if ended.is_ok() || listed.watch.writable() => {}
+        None => return ended,
+    }
+    io.close().await;
+    ended
+}
+
+async fn drive_http2(
+    limits: &HttpLimits,
+    io: Io,
+    service: Service,
+    listed: &Listed,
+) -> Result<(), Failure> {
+    let connection = http2::Builder::new(OnLoop)
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+        .max_send_buf_size(SEND_BUFFER_BYTES)
+        .serve_connection(TokioIo::new(io), service);
+    let mut connection = pin!(connection);
+    let watch = &listed.watch;
+    let mut told = 0_u32;
+    std::future::poll_fn(|context| {
+        watch.wake_with(context.waker());
+        match watch.take_verdict() {
+            Verdict::Stay => {}
+            // GOAWAY tells which streams were taken; what it crosses the client sends again elsewhere. A peer that has
+            // been told and stays idle does not answer any more.
+            Verdict::Close if told >= TELL_TO_LEAVE_MAX => return Poll::Ready(Ok(())),
+            Verdict::Close => {
+                told += 1;
+                connection.as_mut().graceful_shutdown();
+            }
+            Verdict::HeadTimeout | Verdict::Drop => {
+                return Poll::Ready(Err("the peer does not read".into()));
+            }
+        }
+        connection
+            .as_mut()
+            .poll(context)
+            .map(|ended| ended.map_err(Failure::from))
+    })
+    .await
+}
+
+/// Runs the streams of an HTTP/2 connection as tasks of the loop.
+#[derive(Clone, Copy)]
+struct OnLoop;
+
+impl<F: Future + 'static> Executor<F> for OnLoop {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(async {
+            future.await;
+        });
+    }
+}
