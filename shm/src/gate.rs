@@ -14,7 +14,7 @@ use okdb_sys::reap::{self, Exit};
 use okdb_sys::spawn::Spawn;
 use okdb_sys::{Signal, host, process};
 
-use crate::files::AttachError;
+use crate::errors::AttachError;
 use crate::layout::GateCell;
 use crate::owner;
 use crate::segment::{Identity, Segment};

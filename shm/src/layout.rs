@@ -143,37 +143,69 @@ pub(crate) struct Tables {
     pub(crate) peers: [PeerWords; PROCESS_COUNT_MAX],
 }
 
-/// Fails the build unless each named field of `$kind` lies at its documented offset, and the whole has its
-/// documented size and alignment.
+/// Fails the build unless each named field lies at its documented offset, and each structure has its
+/// documented size and alignment. Tests compare the same table with `docs/segment.md`.
 macro_rules! documented {
-    ($kind:ty, size $size:literal, align $align:literal, { $($field:ident @ $offset:literal),+ $(,)? }) => {
-        const _: () = {
+    ($($kind:ty, size $size:literal, align $align:literal,
+        { $($field:ident @ $offset:literal),+ $(,)? })+) => {
+        $(const _: () = {
             assert!(size_of::<$kind>() == $size);
             assert!(align_of::<$kind>() == $align);
             $(assert!(offset_of!($kind, $field) == $offset);)+
-        };
+        };)+
+
+        /// Structure, size, fields with their offsets.
+        #[cfg(test)]
+        const DOCUMENTED: &[(&str, usize, &[(&str, usize)])] =
+            &[$((stringify!($kind), $size, &[$((stringify!($field), $offset)),+])),+];
     };
 }
 
-documented!(Alone, size 128, align 128, { word @ 0, reserved @ 8 });
-documented!(Static, size 128, align 8, {
-    magic @ 0, layout @ 8, size @ 16, nonce @ 24, root @ 32, boot @ 48, created_unix_ms @ 64, run_dev @ 72,
-    run_ino @ 80, pid_namespace @ 88, time_namespace @ 96, checksum @ 104, reserved @ 112,
-});
-documented!(GateCell, size 16, align 8, { owner @ 0, value @ 8 });
-documented!(Header, size 4096, align 128, {
-    fixed @ 0, hlc @ 128, slot_writer @ 256, peers_high @ 384, gate @ 512, reserved @ 640,
-});
-documented!(EnvWords, size 64, align 64, { identity @ 0, clock @ 8, generation @ 16, reserved @ 24 });
-documented!(ScoreWords, size 512, align 128, {
-    owner @ 0, role @ 8, slot @ 16, state @ 24, started_ms @ 32, heartbeat_ms @ 40, loop_lag_us @ 48,
-    rss_bytes @ 56, bus_port @ 64, reserved_a @ 72,
-    requests @ 128, errors @ 136, in_flight @ 144, bytes_in @ 152, bytes_out @ 160, latency_total_us @ 168,
-    reserved_b @ 176, latency @ 192,
-    commits @ 384, operations @ 392, syncs @ 400, reserved_c @ 408, write_locks @ 448,
-});
-documented!(SlotWords, size 128, align 128, { sequence @ 0, fields @ 8, reserved @ 56 });
-documented!(PeerWords, size 64, align 64, { owner @ 0, port @ 8, pending @ 16, reserved @ 24 });
-documented!(Tables, size 274_432, align 4096, {
-    header @ 0, envs @ 4096, scoreboard @ 20_480, slots @ 217_088, peers @ 249_856,
-});
+documented! {
+    Tables, size 274_432, align 4096, {
+        header @ 0, envs @ 4096, scoreboard @ 20_480, slots @ 217_088, peers @ 249_856,
+    }
+    Header, size 4096, align 128, {
+        fixed @ 0, hlc @ 128, slot_writer @ 256, peers_high @ 384, gate @ 512, reserved @ 640,
+    }
+    Static, size 128, align 8, {
+        magic @ 0, layout @ 8, size @ 16, nonce @ 24, root @ 32, boot @ 48, created_unix_ms @ 64,
+        run_dev @ 72, run_ino @ 80, pid_namespace @ 88, time_namespace @ 96, checksum @ 104, reserved @ 112,
+    }
+    Alone, size 128, align 128, { word @ 0, reserved @ 8 }
+    GateCell, size 16, align 8, { owner @ 0, value @ 8 }
+    EnvWords, size 64, align 64, { identity @ 0, clock @ 8, generation @ 16, reserved @ 24 }
+    ScoreWords, size 512, align 128, {
+        owner @ 0, role @ 8, slot @ 16, state @ 24, started_ms @ 32, heartbeat_ms @ 40, loop_lag_us @ 48,
+        rss_bytes @ 56, bus_port @ 64, reserved_a @ 72,
+        requests @ 128, errors @ 136, in_flight @ 144, bytes_in @ 152, bytes_out @ 160,
+        latency_total_us @ 168, reserved_b @ 176, latency @ 192,
+        commits @ 384, operations @ 392, syncs @ 400, reserved_c @ 408, write_locks @ 448,
+    }
+    SlotWords, size 128, align 128, { sequence @ 0, fields @ 8, reserved @ 56 }
+    PeerWords, size 64, align 64, { owner @ 0, port @ 8, pending @ 16, reserved @ 24 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page has one section per structure, whose table has one row per field.
+    #[test]
+    fn the_page_says_what_the_compiler_says() {
+        let page = include_str!("../../docs/segment.md");
+        assert!(page.contains(&format!("Layout version {LAYOUT_VERSION}.")));
+        for (kind, size, fields) in DOCUMENTED {
+            let heading = format!("### `{kind}`, {size} bytes");
+            let section = page
+                .split(&heading)
+                .nth(1)
+                .and_then(|rest| rest.split("\n#").next());
+            let section = section.unwrap_or_else(|| panic!("no section {heading}"));
+            for (field, offset) in *fields {
+                let row = format!("\n| {offset} | `{field}` |");
+                assert!(section.contains(&row), "{kind} has no row {row}");
+            }
+        }
+    }
+}

@@ -16,6 +16,7 @@
 //! | [`gate`] | the proof that a child process really shares the segment |
 
 mod env;
+mod errors;
 mod files;
 pub mod gate;
 mod hlc;
@@ -31,7 +32,8 @@ mod slots;
 mod word;
 
 pub use env::EnvRow;
-pub use files::{AttachError, CreateError, ForeignReason, Placement, StaleReason};
+pub use errors::{AttachError, CreateError, ForeignReason, StaleReason};
+pub use files::Placement;
 pub use hlc::{Hlc, OBSERVED_MAX, stamp_ms};
 pub use layout::{
     ENV_COUNT_MAX, LATENCY_BUCKETS, PROCESS_COUNT_MAX, SEGMENT_BYTES, SLOT_COUNT_MAX,

@@ -9,7 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use okdb_sys::process::{self, Namespaces};
 
 use crate::env::EnvRow;
-use crate::files::{ForeignReason, Place, StaleReason};
+use crate::errors::{ForeignReason, StaleReason};
+use crate::files::Place;
 use crate::hlc::Hlc;
 use crate::layout::{LAYOUT_VERSION, MAGIC, SEGMENT_BYTES, Static, Tables};
 use crate::map::Mapping;
