@@ -141,6 +141,11 @@ impl Listeners {
             })
     }
 
+    /// Closes them all, as dropping does. Workers that inherited some still have theirs.
+    pub fn close(&mut self) {
+        self.bound.clear();
+    }
+
     /// Closes the listeners that only this slot has, so that the kernel stops choosing them for new
     /// connections. Those in their queues are reset.
     pub fn close_slot(&mut self, slot: u16) {

@@ -1,4 +1,9 @@
 //! How a worker is launched: the seam between the driver and real processes, and the real launcher.
+//!
+//! What a worker has to know: `SIGTERM`, `SIGINT` and [`okdb_ipc::ToWorker::Drain`] are one and the same
+//! request, to finish and leave. It gets several of them for one stop (a Ctrl-C reaches the whole process
+//! group, and then the primary asks, too), so none but the first may mean anything: the deadline is the
+//! primary's to keep.
 
 use std::ffi::OsString;
 use std::io;

@@ -30,6 +30,8 @@ pub(super) struct Process {
     pub(super) identity: Identity,
     /// Our end of its supervision socket, until it has closed its own.
     pub(super) peer: Option<Peer>,
+    /// Whether it has said Hello and got its configuration. Snapshots come after that.
+    pub(super) greeted: bool,
     /// Our end of its standard error, until it has ended.
     pub(super) stderr: Option<File>,
     pub(super) tail: Tail,
@@ -43,6 +45,7 @@ impl Process {
             worker,
             identity: child.identity,
             peer: Some(peer),
+            greeted: false,
             stderr: child.stderr.map(File::from),
             tail: Tail::default(),
             started_at,

@@ -105,6 +105,10 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
     }
 
     pub(super) fn run(&mut self) -> ExitCode {
+        if let Some(code) = self.stopped_before_start() {
+            self.observer.on_stop();
+            return code;
+        }
         let first = std::mem::take(&mut self.first);
         let mut answers = VecDeque::new();
         self.carry_out(first, &mut answers);
@@ -115,6 +119,12 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
             }
             self.turn();
         }
+    }
+
+    /// A stop that came while the server was still being prepared: no worker is made only to be ended.
+    fn stopped_before_start(&mut self) -> Option<ExitCode> {
+        let signalled = self.signals.drain().into_iter().any(is_stop);
+        self.stop.take().or(signalled.then_some(ExitCode::Clean))
     }
 
     /// Ends the run: listeners are closed and the files of Unix sockets removed.
@@ -210,7 +220,7 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
         let signals = self.signals.drain();
         for signal in &signals {
             match signal {
-                Signal::Term | Signal::Int => tracing::info!(%signal, "stopping"),
+                signal if is_stop(*signal) => tracing::info!(%signal, "stopping"),
                 Signal::Hup | Signal::Usr1 | Signal::Usr2 | Signal::Ttin | Signal::Ttou => {
                     tracing::warn!(%signal, "this signal has no effect");
                 }
@@ -218,10 +228,7 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
             }
         }
         // TERM and INT together are one request: whoever sends both means one stop.
-        if signals
-            .iter()
-            .any(|signal| matches!(signal, Signal::Term | Signal::Int))
-        {
+        if signals.iter().copied().any(is_stop) {
             self.request_stop(ExitCode::Clean);
         }
         signals.contains(&Signal::Chld)
@@ -270,17 +277,15 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
                     );
                 }
                 let config = self.observer.config(worker.slot);
-                self.tell(worker.slot, &ToWorker::Config(config));
+                if let Some(process) = self.process_mut(worker.slot) {
+                    process.send(&ToWorker::Config(config));
+                    process.greeted = true;
+                    self.snapshot.due = true;
+                }
             }
             ToPrimary::Ready => self.feed(Event::Ready { worker }),
             ToPrimary::Heartbeat { at_ms } => self.feed(Event::Heartbeat { worker, at_ms }),
             ToPrimary::Bye => tracing::debug!(slot = worker.slot, "worker leaves"),
-        }
-    }
-
-    fn tell(&mut self, slot: u16, message: &ToWorker) {
-        if let Some(process) = self.process_mut(slot) {
-            process.send(message);
         }
     }
 
@@ -343,7 +348,12 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
                     self.listeners.close_slot(slot);
                 }
                 Action::ReportReady => self.observer.on_ready(),
-                Action::ReportStopping => self.observer.on_stop(),
+                Action::ReportStopping => {
+                    // Once the workers have closed theirs, too, clients are refused at once instead of
+                    // being queued for nobody.
+                    self.listeners.close();
+                    self.observer.on_stop();
+                }
                 Action::SlotChanged { slot } => self.slot_changed(slot),
                 Action::Finished { code } => self.finished = Some(code),
             }
@@ -396,24 +406,23 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
     }
 
     fn signal(&mut self, worker: WorkerId, kill: Kill) -> Option<Event> {
+        let stopping = self.machine.is_stopping();
         let process = self.process_mut(worker.slot)?;
         let pid = process.identity.pid;
         match kill {
             Kill::Kill => {
-                tracing::error!(
-                    slot = worker.slot,
-                    pid,
-                    "worker killed: it did not do what it should in time"
-                );
+                let why = if stopping {
+                    "it has not left in time"
+                } else {
+                    "it was not ready in time, or hangs"
+                };
+                tracing::error!(slot = worker.slot, pid, why, "killing worker");
                 process.signal(Signal::Kill);
                 None
             }
             Kill::Abort => {
-                tracing::error!(
-                    slot = worker.slot,
-                    pid,
-                    "worker hangs: its event loop is silent; aborting it"
-                );
+                let why = "its event loop is silent";
+                tracing::error!(slot = worker.slot, pid, why, "aborting worker");
                 process.signal(Signal::Abrt);
                 process
                     .is_stopped()
@@ -480,14 +489,18 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
             .collect();
         bound_stderr(&mut statuses, SNAPSHOT_STDERR_BYTES_MAX);
         let snapshot = ToWorker::Snapshot(self.observer.snapshot(&statuses));
-        for process in self
+        let processes = self
             .slots
             .iter_mut()
-            .filter_map(|record| record.process.as_mut())
-        {
+            .filter_map(|record| record.process.as_mut());
+        for process in processes.filter(|process| process.greeted) {
             process.send(&snapshot);
         }
     }
+}
+
+fn is_stop(signal: Signal) -> bool {
+    matches!(signal, Signal::Term | Signal::Int)
 }
 
 /// The wall clock, for display only: nothing is decided by it.

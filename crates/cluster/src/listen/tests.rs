@@ -170,6 +170,19 @@ fn a_closed_slot_gets_no_new_connections() {
     );
 }
 
+#[test]
+fn closing_refuses_clients_at_once_and_removes_files() {
+    let room = Room::new();
+    let wishes = [tcp("127.0.0.1:0"), Address::Unix(room.path())];
+    let mut listeners = Listeners::bind(&wishes, slots(2)).expect("bind");
+    let addr = bound_addr(&listeners);
+    listeners.close();
+    let refused = TcpStream::connect(addr).map_err(|error| error.kind());
+    assert_eq!(refused.err(), Some(io::ErrorKind::ConnectionRefused));
+    assert!(!room.path().exists());
+    assert_eq!(listeners.of_slot(0).count(), 0);
+}
+
 struct Room {
     dir: tempfile::TempDir,
 }

@@ -133,6 +133,15 @@ impl Cluster {
     }
 
     pub(crate) fn start_with(scripts: &[Script], options: Options) -> Self {
+        Self::prepare(scripts, options, |_| ())
+    }
+
+    /// A cluster on whose driver `first` is done before it runs.
+    pub(crate) fn prepare(
+        scripts: &[Script],
+        options: Options,
+        first: impl FnOnce(&StopHandle),
+    ) -> Self {
         let slots = u16::try_from(scripts.len())
             .ok()
             .and_then(NonZeroU16::new)
@@ -143,6 +152,7 @@ impl Cluster {
         let signals = Signals::install(&[Signal::Chld]).expect("signals");
         let driver = Driver::new(listeners, signals, options).expect("driver");
         let stop = driver.stop_handle();
+        first(&stop);
         let (sender, news) = channel();
         let mut spawner = ScriptSpawner(scripts.to_vec());
         let thread = std::thread::spawn(move || {

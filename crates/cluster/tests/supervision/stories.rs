@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::net::TcpStream;
 
-use okdb_cluster::driver::Options;
+use okdb_cluster::driver::{Options, StopHandle};
 use okdb_cluster::exit::ExitCode;
 use okdb_cluster::machine::{Limits, SlotState, WorkerExit};
 use okdb_sys::Signal;
@@ -167,6 +167,15 @@ fn a_stop_during_a_backoff_ends_at_once_and_starts_nobody() {
 }
 
 #[test]
+fn a_stop_before_the_start_starts_nobody() {
+    let stop = |handle: &StopHandle| handle.stop(ExitCode::RuntimeFailure);
+    let mut cluster = Cluster::prepare(&[GOOD, GOOD], Options::default(), stop);
+    assert_eq!(cluster.wait_finished(), ExitCode::RuntimeFailure);
+    let expected = [News::Stopping, News::Finished(ExitCode::RuntimeFailure)];
+    assert_eq!(cluster.heard, expected);
+}
+
+#[test]
 fn a_stop_during_the_start_leaves_nobody_behind() {
     let mut cluster = Cluster::start(&[Script::Sh("exec sleep 1000"), GOOD]);
     cluster.wait_state(0, SlotState::Starting);
@@ -253,7 +262,11 @@ fn workers_get_their_configuration_and_every_change_of_the_cluster() {
     cluster.signal(1, Signal::Kill);
     assert_eq!(cluster.wait_death(0), WorkerExit::Code(worker::HEARD));
     let heard = cluster.wait_state(0, SlotState::Backoff).last_stderr;
-    assert!(heard.contains(&"config-of-0".to_owned()), "{heard:?}");
+    assert_eq!(
+        heard.first().map(String::as_str),
+        Some("config-of-0"),
+        "{heard:?}"
+    );
     assert_eq!(heard.last().map(String::as_str), Some("Ready,Backoff"));
 }
 
