@@ -4,17 +4,19 @@
 //! the other operations of the batch go on. What fails after a mutation (a full map, a full disk) poisons the
 //! transaction; `writer` then abandons the batch and runs it again without the culprit.
 
+mod definitions;
+
 use std::{borrow::Cow, sync::Arc};
 
 use heed::{PutFlags, RoTxn, RwTxn};
 use okdb_query::Value;
 
 use crate::{
-    Action, Error, Full, IndexSpec, IndexState, Operation, Written,
-    catalog::{self, Catalog, IndexDef, IndexRow, TypeDef, TypeRow},
-    check_key, check_type_name,
+    Action, Error, Full, IndexState, Operation, Written,
+    catalog::{self, Catalog, IndexDef, TypeDef},
+    check_key,
     index::{self, parse_stored},
-    layout::{self, CATALOG_ID, HEADER_BYTES, Header, LogAction, LogRow, State},
+    layout::{self, HEADER_BYTES, Header, LogAction, LogRow, State},
     lmdb::Tables,
 };
 
@@ -80,7 +82,7 @@ pub(crate) struct Applier<'e> {
 struct Row<'a> {
     type_id: u32,
     key: &'a str,
-    row_key: &'a [u8],
+    place: &'a [u8],
     old: Option<Header>,
     action: LogAction,
 }
@@ -123,21 +125,18 @@ impl Applier<'_> {
         let row = Row {
             type_id: def.id,
             key,
-            row_key: &row_key,
+            place: &row_key,
             old: change.old,
             action,
         };
-        let version = match &change.text {
-            Some(text) => {
-                if created {
-                    ledger.count(def.id, 1);
-                }
-                self.write_row(txn, ledger, &row, text)?
+        let version = if let Some(text) = &change.text {
+            if created {
+                ledger.count(def.id, 1);
             }
-            None => {
-                ledger.count(def.id, -1);
-                self.remove_row(txn, ledger, &row)?
-            }
+            self.write_row(txn, ledger, &row, text)?
+        } else {
+            ledger.count(def.id, -1);
+            self.remove_row(txn, ledger, &row)?
         };
         Ok(Written {
             key: key.to_owned(),
@@ -190,13 +189,12 @@ impl Applier<'_> {
             _ => None,
         };
         let text = match &operation.action {
-            Action::Put(text) => Some(Cow::Borrowed(text.as_str())),
             Action::Create(_) if old.is_some() => {
                 return Err(Error::AlreadyExists {
                     what: format!("record {:?}", operation.key),
                 });
             }
-            Action::Create(text) => Some(Cow::Borrowed(text.as_str())),
+            Action::Put(text) | Action::Create(text) => Some(Cow::Borrowed(text.as_str())),
             _ if old.is_none() => return Err(Error::NotFound),
             Action::Update(text) => Some(Cow::Borrowed(text.as_str())),
             Action::Patch(patch) => Some(Cow::Owned(
@@ -241,7 +239,7 @@ impl Applier<'_> {
                     }
                     None => Vec::new(),
                 };
-                difference(before, after, &mut removed, &mut added);
+                difference(&before, &after, &mut removed, &mut added);
             }
             (change.removed, change.added, change.newly_multikey) = (removed, added, newly);
         }
@@ -289,14 +287,14 @@ impl Applier<'_> {
         };
         self.tables
             .data
-            .put_reserved(txn, row.row_key, HEADER_BYTES + text.len(), |space| {
+            .put_reserved(txn, row.place, HEADER_BYTES + text.len(), |space| {
                 use std::io::Write as _;
                 space.write_all(&header.encode())?;
                 space.write_all(text.as_bytes())
             })?;
         let superseded = match row.old {
             Some(old) => Some(old.version),
-            None => self.take_tombstone(txn, row.row_key)?,
+            None => self.take_tombstone(txn, row.place)?,
         };
         self.log(txn, ledger, row, version, hlc, superseded)?;
         Ok(version)
@@ -310,10 +308,8 @@ impl Applier<'_> {
         row: &Row<'_>,
     ) -> Result<u64, Error> {
         let (clock, hlc) = self.tick(ledger);
-        self.tables.data.delete(txn, row.row_key)?;
-        self.tables
-            .tomb
-            .put(txn, row.row_key, &clock.to_be_bytes())?;
+        self.tables.data.delete(txn, row.place)?;
+        self.tables.tomb.put(txn, row.place, &clock.to_be_bytes())?;
         self.log(txn, ledger, row, clock, hlc, row.old.map(|old| old.version))?;
         Ok(clock)
     }
@@ -404,250 +400,6 @@ impl Applier<'_> {
     }
 }
 
-/// Definitions.
-impl Applier<'_> {
-    /// Registers a type with its indexes, or what is missing of them.
-    pub(crate) fn register_type(
-        &self,
-        txn: &mut RwTxn<'_>,
-        ledger: &mut Ledger,
-        name: &str,
-        indexes: &[IndexSpec],
-        ensure: bool,
-    ) -> Result<(), Error> {
-        check_type_name(name)?;
-        for spec in indexes {
-            catalog::check_spec(spec)?;
-        }
-        match ledger.catalog.get(name) {
-            Some(_) if !ensure => {
-                return Err(Error::AlreadyExists {
-                    what: format!("type {name:?}"),
-                });
-            }
-            Some(def) => {
-                for spec in indexes {
-                    check_same(def, spec)?;
-                }
-            }
-            None => {
-                let id = self.next_id(ledger);
-                let row = TypeRow { id };
-                self.define(txn, ledger, name, &row, LogAction::TypeRegister)?;
-            }
-        }
-        for spec in indexes {
-            self.register_index(txn, ledger, name, spec, true)?;
-        }
-        Ok(())
-    }
-
-    /// Registers an index. Over an empty type it is ready at once, else a chore builds it.
-    pub(crate) fn register_index(
-        &self,
-        txn: &mut RwTxn<'_>,
-        ledger: &mut Ledger,
-        type_name: &str,
-        spec: &IndexSpec,
-        ensure: bool,
-    ) -> Result<(), Error> {
-        catalog::check_spec(spec)?;
-        let def = Arc::clone(ledger.catalog.require(type_name)?);
-        let name = spec.name();
-        if def.index(&name).is_some() {
-            return if ensure {
-                check_same(&def, spec)
-            } else {
-                Err(Error::AlreadyExists {
-                    what: format!("index {name:?} of type {type_name:?}"),
-                })
-            };
-        }
-        let empty = self
-            .tables
-            .data
-            .prefix_iter(txn, &def.id.to_be_bytes())?
-            .next()
-            .is_none();
-        let row = IndexRow {
-            id: self.next_id(ledger),
-            fields: spec.fields.clone(),
-            unique: spec.unique,
-            state: if empty {
-                IndexState::Ready
-            } else {
-                IndexState::Building
-            },
-            multikey: false,
-            failure: None,
-        };
-        let key = layout::index_catalog_key(type_name, &name);
-        self.define(txn, ledger, &key, &row, LogAction::IndexRegister)
-    }
-
-    /// Drops a type: its name is gone at once, its rows go in the background.
-    pub(crate) fn drop_type(
-        &self,
-        txn: &mut RwTxn<'_>,
-        ledger: &mut Ledger,
-        name: &str,
-    ) -> Result<(), Error> {
-        let def = Arc::clone(ledger.catalog.require(name)?);
-        for index in &def.indexes {
-            self.undefine_index(txn, ledger, &def, index)?;
-        }
-        self.undefine(txn, ledger, name, def.version, LogAction::TypeDrop)?;
-        self.tables
-            .meta
-            .put(txn, &layout::trash_key(def.id), b"t")?;
-        self.tables.meta.delete(txn, &layout::count_key(def.id))?;
-        self.reload(txn, ledger)
-    }
-
-    /// Drops an index.
-    pub(crate) fn drop_index(
-        &self,
-        txn: &mut RwTxn<'_>,
-        ledger: &mut Ledger,
-        type_name: &str,
-        name: &str,
-    ) -> Result<(), Error> {
-        let def = Arc::clone(ledger.catalog.require(type_name)?);
-        let index = def.index(name).ok_or_else(|| Error::IndexNotRegistered {
-            type_name: type_name.to_owned(),
-            name: name.to_owned(),
-            reason: "is not registered",
-        })?;
-        self.undefine_index(txn, ledger, &def, index)?;
-        self.reload(txn, ledger)
-    }
-
-    fn undefine_index(
-        &self,
-        txn: &mut RwTxn<'_>,
-        ledger: &mut Ledger,
-        def: &TypeDef,
-        index: &IndexDef,
-    ) -> Result<(), Error> {
-        let key = layout::index_catalog_key(&def.name, &index.name);
-        self.undefine(txn, ledger, &key, index.version, LogAction::IndexDrop)?;
-        self.tables
-            .meta
-            .put(txn, &layout::trash_key(index.row.id), b"i")?;
-        self.tables
-            .meta
-            .delete(txn, &layout::build_key(index.row.id))?;
-        Ok(())
-    }
-
-    fn next_id(&self, ledger: &mut Ledger) -> u32 {
-        let id = ledger.state.next_id;
-        ledger.state.next_id += 1;
-        id
-    }
-
-    fn define(
-        &self,
-        txn: &mut RwTxn<'_>,
-        ledger: &mut Ledger,
-        key: &str,
-        row: &impl serde::Serialize,
-        action: LogAction,
-    ) -> Result<(), Error> {
-        let text = to_text(row)?;
-        let mut row_key = Vec::new();
-        layout::record_key(CATALOG_ID, key, &mut row_key);
-        let row = Row {
-            type_id: CATALOG_ID,
-            key,
-            row_key: &row_key,
-            old: None,
-            action,
-        };
-        self.write_row(txn, ledger, &row, &text)?;
-        self.reload(txn, ledger)
-    }
-
-    fn undefine(
-        &self,
-        txn: &mut RwTxn<'_>,
-        ledger: &mut Ledger,
-        key: &str,
-        version: u64,
-        action: LogAction,
-    ) -> Result<(), Error> {
-        let mut row_key = Vec::new();
-        layout::record_key(CATALOG_ID, key, &mut row_key);
-        let old = Some(Header {
-            version,
-            hlc: 0,
-            created_ms: 0,
-        });
-        let row = Row {
-            type_id: CATALOG_ID,
-            key,
-            row_key: &row_key,
-            old,
-            action,
-        };
-        self.remove_row(txn, ledger, &row)?;
-        Ok(())
-    }
-
-    /// Rewrites an index definition in place: no version, no log entry, but a new catalog generation.
-    pub(crate) fn amend_index(
-        &self,
-        txn: &mut RwTxn<'_>,
-        ledger: &mut Ledger,
-        type_name: &str,
-        index: &IndexDef,
-        row: &IndexRow,
-    ) -> Result<(), Error> {
-        let mut row_key = Vec::new();
-        layout::record_key(
-            CATALOG_ID,
-            &layout::index_catalog_key(type_name, &index.name),
-            &mut row_key,
-        );
-        let header = match self.tables.data.get(txn, &row_key)? {
-            Some(stored) => layout::decode_record(stored)?.0,
-            None => {
-                return Err(Error::Damaged(format!(
-                    "index {} has no catalog row",
-                    index.name
-                )));
-            }
-        };
-        let mut bytes = header.encode().to_vec();
-        bytes.extend_from_slice(to_text(row)?.as_bytes());
-        self.tables.data.put(txn, &row_key, &bytes)?;
-        self.reload(txn, ledger)
-    }
-
-    fn mark_multikey(
-        &self,
-        txn: &mut RwTxn<'_>,
-        ledger: &mut Ledger,
-        def: &TypeDef,
-        indexes: &[Arc<IndexDef>],
-    ) -> Result<(), Error> {
-        for index in indexes {
-            let row = IndexRow {
-                multikey: true,
-                ..index.row.clone()
-            };
-            self.amend_index(txn, ledger, &def.name, index, &row)?;
-        }
-        Ok(())
-    }
-
-    fn reload(&self, txn: &RwTxn<'_>, ledger: &mut Ledger) -> Result<(), Error> {
-        ledger.state.catalog += 1;
-        ledger.catalog = Arc::new(Catalog::load(self.tables, txn, ledger.state.catalog)?);
-        Ok(())
-    }
-}
-
 /// What an operation is going to change.
 struct Change<'o> {
     old: Option<Header>,
@@ -666,30 +418,15 @@ impl Change<'_> {
 
 /// Splits two sorted lists into what only the first and what only the second has.
 fn difference(
-    before: Vec<Vec<u8>>,
-    after: Vec<Vec<u8>>,
+    before: &[Vec<u8>],
+    after: &[Vec<u8>],
     removed: &mut Vec<Vec<u8>>,
     added: &mut Vec<Vec<u8>>,
 ) {
-    let stays = |list: &[Vec<u8>], entry: &Vec<u8>| list.binary_search(entry).is_ok();
-    added.extend(after.iter().filter(|entry| !stays(&before, entry)).cloned());
-    removed.extend(before.into_iter().filter(|entry| !stays(&after, entry)));
-}
-
-/// An existing index must have the definition asked for.
-fn check_same(def: &TypeDef, spec: &IndexSpec) -> Result<(), Error> {
-    let name = spec.name();
-    match def.index(&name) {
-        Some(index) if index.row.unique != spec.unique => Err(Error::AlreadyExists {
-            what: format!(
-                "index {name:?} of type {:?}, with unique = {},",
-                def.name, index.row.unique
-            ),
-        }),
-        _ => Ok(()),
-    }
-}
-
-fn to_text(row: &impl serde::Serialize) -> Result<String, Error> {
-    serde_json::to_string(row).map_err(|error| Error::Damaged(format!("catalog row: {error}")))
+    let only = |list: &[Vec<u8>], other: &[Vec<u8>]| -> Vec<Vec<u8>> {
+        let alone = |entry: &&Vec<u8>| other.binary_search(entry).is_err();
+        list.iter().filter(alone).cloned().collect()
+    };
+    removed.extend(only(before, after));
+    added.extend(only(after, before));
 }

@@ -120,7 +120,7 @@ fn pass(store: &Store, stop: &StopFlag) -> Result<bool, Error> {
                 Ok(_) => busy = true,
                 // A full store builds no index; what frees room goes on.
                 Err(error @ Error::StorageFull(_)) => {
-                    tracing::warn!(env = name, %error, "background work waits for room")
+                    tracing::warn!(env = name, %error, "background work waits for room");
                 }
                 Err(error) => return Err(error),
             }

@@ -67,6 +67,7 @@ impl Request {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
     use super::*;
 
     #[test]

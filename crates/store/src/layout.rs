@@ -299,6 +299,7 @@ pub(crate) fn damaged(what: &str, row: &[u8]) -> Error {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
     use proptest::prelude::*;
 
     use super::*;

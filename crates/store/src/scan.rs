@@ -146,10 +146,17 @@ impl KeyRange {
 pub(crate) struct GroupWalk {
     range: KeyRange,
     fields: usize,
-    /// The group under way, and the record key after which to go on in it.
-    group: Option<(Vec<u8>, Option<String>)>,
+    /// The group under way, if a chunk ended inside it.
+    group: Option<Group>,
     /// Where a cursor wants the walk to begin: group and key.
     start: Option<(Vec<u8>, String)>,
+}
+
+/// A group of entries with equal components.
+struct Group {
+    prefix: Vec<u8>,
+    /// The record key after which to go on in it.
+    after: Option<String>,
 }
 
 /// What a walk meets.
@@ -201,7 +208,7 @@ impl GroupWalk {
         mut visit: impl FnMut(Step<'t>) -> Result<ControlFlow<()>, Error>,
     ) -> Result<Progress, Error> {
         loop {
-            let Some((prefix, after)) = self.next_group(table, txn)? else {
+            let Some(Group { prefix, after }) = self.next_group(table, txn)? else {
                 return Ok(Progress::Done);
             };
             let progress = if index::prefix_is_cut(&prefix) {
@@ -220,11 +227,7 @@ impl GroupWalk {
         }
     }
 
-    fn next_group(
-        &mut self,
-        table: Table,
-        txn: &RoTxn<'_>,
-    ) -> Result<Option<(Vec<u8>, Option<String>)>, Error> {
+    fn next_group(&mut self, table: Table, txn: &RoTxn<'_>) -> Result<Option<Group>, Error> {
         if let Some(group) = self.group.take() {
             return Ok(Some(group));
         }
@@ -243,7 +246,10 @@ impl GroupWalk {
             Some((start, key)) if start == prefix => Some(key),
             _ => None,
         };
-        Ok(Some((prefix.to_vec(), after)))
+        Ok(Some(Group {
+            prefix: prefix.to_vec(),
+            after,
+        }))
     }
 
     fn leave(&mut self, prefix: Vec<u8>) {
@@ -279,7 +285,10 @@ impl GroupWalk {
             visit(Step::Entry { prefix, key })
         })?;
         if progress == Progress::More {
-            self.group = Some((prefix.to_vec(), last));
+            self.group = Some(Group {
+                prefix: prefix.to_vec(),
+                after: last,
+            });
         }
         Ok(progress)
     }

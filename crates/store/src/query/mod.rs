@@ -357,7 +357,7 @@ fn first_prefix(
     doc: &Value<'_>,
     lower: &[u8],
     upper: &[u8],
-    last: bool,
+    from_end: bool,
 ) -> Result<Option<Vec<u8>>, Error> {
     let list = index::combinations(index, doc)?.list;
     let mut inside = list
@@ -365,5 +365,9 @@ fn first_prefix(
         .map(|one| one.prefix)
         // An entry is its prefix and a key: a bound that ends behind the components lies above the bare prefix.
         .filter(|prefix| above(prefix).as_slice() > lower && prefix.as_slice() < upper);
-    Ok(if last { inside.last() } else { inside.next() })
+    Ok(if from_end {
+        inside.next_back()
+    } else {
+        inside.next()
+    })
 }

@@ -1,0 +1,277 @@
+//! Registering and dropping types and indexes.
+//!
+//! Definitions are records of the catalog's pseudo type: they get versions, tombstones and log entries like all others.
+//! What a drop leaves behind is noted as trash and swept by a chore.
+
+use std::sync::Arc;
+
+use heed::RwTxn;
+
+use super::{Applier, Ledger, Row};
+use crate::{
+    Error, IndexSpec, IndexState,
+    catalog::{self, Catalog, IndexDef, IndexRow, TypeDef, TypeRow},
+    check_type_name,
+    layout::{self, CATALOG_ID, Header, LogAction},
+};
+
+impl Applier<'_> {
+    /// Registers a type with its indexes, or what is missing of them.
+    pub(crate) fn register_type(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        name: &str,
+        indexes: &[IndexSpec],
+        ensure: bool,
+    ) -> Result<(), Error> {
+        check_type_name(name)?;
+        for spec in indexes {
+            catalog::check_spec(spec)?;
+        }
+        match ledger.catalog.get(name) {
+            Some(_) if !ensure => {
+                return Err(Error::AlreadyExists {
+                    what: format!("type {name:?}"),
+                });
+            }
+            Some(def) => {
+                for spec in indexes {
+                    check_same(def, spec)?;
+                }
+            }
+            None => {
+                let id = next_id(ledger);
+                let row = TypeRow { id };
+                self.define(txn, ledger, name, &row, LogAction::TypeRegister)?;
+            }
+        }
+        for spec in indexes {
+            self.register_index(txn, ledger, name, spec, true)?;
+        }
+        Ok(())
+    }
+
+    /// Registers an index. Over an empty type it is ready at once, else a chore builds it.
+    pub(crate) fn register_index(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        type_name: &str,
+        spec: &IndexSpec,
+        ensure: bool,
+    ) -> Result<(), Error> {
+        catalog::check_spec(spec)?;
+        let def = Arc::clone(ledger.catalog.require(type_name)?);
+        let name = spec.name();
+        if def.index(&name).is_some() {
+            return if ensure {
+                check_same(&def, spec)
+            } else {
+                Err(Error::AlreadyExists {
+                    what: format!("index {name:?} of type {type_name:?}"),
+                })
+            };
+        }
+        let empty = self
+            .tables
+            .data
+            .prefix_iter(txn, &def.id.to_be_bytes())?
+            .next()
+            .is_none();
+        let row = IndexRow {
+            id: next_id(ledger),
+            fields: spec.fields.clone(),
+            unique: spec.unique,
+            state: if empty {
+                IndexState::Ready
+            } else {
+                IndexState::Building
+            },
+            multikey: false,
+            failure: None,
+        };
+        let key = layout::index_catalog_key(type_name, &name);
+        self.define(txn, ledger, &key, &row, LogAction::IndexRegister)
+    }
+
+    /// Drops a type: its name is gone at once, its rows go in the background.
+    pub(crate) fn drop_type(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        name: &str,
+    ) -> Result<(), Error> {
+        let def = Arc::clone(ledger.catalog.require(name)?);
+        for index in &def.indexes {
+            self.undefine_index(txn, ledger, &def, index)?;
+        }
+        self.undefine(txn, ledger, name, def.version, LogAction::TypeDrop)?;
+        self.tables
+            .meta
+            .put(txn, &layout::trash_key(def.id), b"t")?;
+        self.tables.meta.delete(txn, &layout::count_key(def.id))?;
+        self.reload(txn, ledger)
+    }
+
+    /// Drops an index.
+    pub(crate) fn drop_index(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        type_name: &str,
+        name: &str,
+    ) -> Result<(), Error> {
+        let def = Arc::clone(ledger.catalog.require(type_name)?);
+        let index = def.index(name).ok_or_else(|| Error::IndexNotRegistered {
+            type_name: type_name.to_owned(),
+            name: name.to_owned(),
+            reason: "is not registered",
+        })?;
+        self.undefine_index(txn, ledger, &def, index)?;
+        self.reload(txn, ledger)
+    }
+
+    fn undefine_index(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        def: &TypeDef,
+        index: &IndexDef,
+    ) -> Result<(), Error> {
+        let key = layout::index_catalog_key(&def.name, &index.name);
+        self.undefine(txn, ledger, &key, index.version, LogAction::IndexDrop)?;
+        self.tables
+            .meta
+            .put(txn, &layout::trash_key(index.row.id), b"i")?;
+        self.tables
+            .meta
+            .delete(txn, &layout::build_key(index.row.id))?;
+        Ok(())
+    }
+
+    fn define(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        key: &str,
+        row: &impl serde::Serialize,
+        action: LogAction,
+    ) -> Result<(), Error> {
+        let text = to_text(row)?;
+        let mut row_key = Vec::new();
+        layout::record_key(CATALOG_ID, key, &mut row_key);
+        let row = Row {
+            type_id: CATALOG_ID,
+            key,
+            place: &row_key,
+            old: None,
+            action,
+        };
+        self.write_row(txn, ledger, &row, &text)?;
+        self.reload(txn, ledger)
+    }
+
+    fn undefine(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        key: &str,
+        version: u64,
+        action: LogAction,
+    ) -> Result<(), Error> {
+        let mut row_key = Vec::new();
+        layout::record_key(CATALOG_ID, key, &mut row_key);
+        let old = Some(Header {
+            version,
+            hlc: 0,
+            created_ms: 0,
+        });
+        let row = Row {
+            type_id: CATALOG_ID,
+            key,
+            place: &row_key,
+            old,
+            action,
+        };
+        self.remove_row(txn, ledger, &row)?;
+        Ok(())
+    }
+
+    /// Rewrites an index definition in place: no version, no log entry, but a new catalog generation.
+    pub(crate) fn amend_index(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        type_name: &str,
+        index: &IndexDef,
+        row: &IndexRow,
+    ) -> Result<(), Error> {
+        let mut row_key = Vec::new();
+        layout::record_key(
+            CATALOG_ID,
+            &layout::index_catalog_key(type_name, &index.name),
+            &mut row_key,
+        );
+        let header = match self.tables.data.get(txn, &row_key)? {
+            Some(stored) => layout::decode_record(stored)?.0,
+            None => {
+                return Err(Error::Damaged(format!(
+                    "index {} has no catalog row",
+                    index.name
+                )));
+            }
+        };
+        let mut bytes = header.encode().to_vec();
+        bytes.extend_from_slice(to_text(row)?.as_bytes());
+        self.tables.data.put(txn, &row_key, &bytes)?;
+        self.reload(txn, ledger)
+    }
+
+    pub(super) fn mark_multikey(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        def: &TypeDef,
+        indexes: &[Arc<IndexDef>],
+    ) -> Result<(), Error> {
+        for index in indexes {
+            let row = IndexRow {
+                multikey: true,
+                ..index.row.clone()
+            };
+            self.amend_index(txn, ledger, &def.name, index, &row)?;
+        }
+        Ok(())
+    }
+
+    fn reload(&self, txn: &RwTxn<'_>, ledger: &mut Ledger) -> Result<(), Error> {
+        ledger.state.catalog += 1;
+        ledger.catalog = Arc::new(Catalog::load(self.tables, txn, ledger.state.catalog)?);
+        Ok(())
+    }
+}
+
+fn next_id(ledger: &mut Ledger) -> u32 {
+    let id = ledger.state.next_id;
+    ledger.state.next_id += 1;
+    id
+}
+
+/// An existing index must have the definition asked for.
+fn check_same(def: &TypeDef, spec: &IndexSpec) -> Result<(), Error> {
+    let name = spec.name();
+    match def.index(&name) {
+        Some(index) if index.row.unique != spec.unique => Err(Error::AlreadyExists {
+            what: format!(
+                "index {name:?} of type {:?}, with unique = {},",
+                def.name, index.row.unique
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn to_text(row: &impl serde::Serialize) -> Result<String, Error> {
+    serde_json::to_string(row).map_err(|error| Error::Damaged(format!("catalog row: {error}")))
+}
