@@ -45,7 +45,7 @@ pub const SIGNALS: [Signal; 8] = [
 pub const SNAPSHOT_INTERVAL_MS: u64 = 100;
 
 /// How much of the workers' last lines goes into a snapshot. Bytes.
-pub const SNAPSHOT_STDERR_BYTES_MAX: usize = 8 * 1_024;
+pub const SNAPSHOT_STDERR_BYTES_MAX: usize = 256 * 1_024;
 
 /// How long the end waits for worker output to be written.
 const OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);

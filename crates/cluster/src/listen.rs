@@ -18,6 +18,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
 use crate::address::Address;
+use crate::exit::ExitCode;
 use crate::holder::{self, Holder};
 
 /// How many accepted connections the kernel may queue per listener. `net.core.somaxconn` may lower it.
@@ -26,7 +27,7 @@ pub const BACKLOG: i32 = 1_024;
 /// Why the listeners could not be had. Nothing stays bound then.
 #[derive(Debug, Error)]
 pub enum ListenError {
-    /// Somebody listens there. Ends the server with [`crate::exit::ExitCode::AddressInUse`].
+    /// Somebody listens there.
     #[error("address {address} is already in use{}", held_by(.holder.as_ref()))]
     AddressInUse {
         /// The address.
@@ -58,10 +59,26 @@ pub enum ListenError {
     },
 }
 
+impl ListenError {
+    /// What the server ends with because of it.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::AddressInUse { .. } => ExitCode::AddressInUse,
+            Self::Duplicate { .. } | Self::NotASocket { .. } => ExitCode::Usage,
+            Self::Io { .. } => ExitCode::RuntimeFailure,
+        }
+    }
+}
+
 fn held_by(holder: Option<&Holder>) -> String {
-    holder.map_or_else(String::new, |holder| {
-        format!(" by another process ({holder})")
-    })
+    match holder {
+        None => String::new(),
+        Some(holder) if holder.pid == std::process::id() => {
+            " by another listener of this server".to_owned()
+        }
+        Some(holder) => format!(" by another process ({holder})"),
+    }
 }
 
 /// All listeners of a server. Dropping it closes them and removes the files of its Unix sockets, unless

@@ -84,7 +84,7 @@ fn wait_for_end(ipc: &OwnedFd, parent: u32) {
         // No event is asked for, so unread messages wake nobody; a hang-up is always reported.
         let mut fds = [PollFd::new(ipc.as_fd(), PollFlags::empty())];
         match poll(&mut fds, PollTimeout::from(WATCH_INTERVAL_MS)) {
-            Ok(0) | Err(Errno::EINTR | Errno::EAGAIN) => {}
+            Ok(0) | Err(Errno::EINTR) => {}
             Ok(_) => return,
             Err(error) => {
                 // Without the socket the pid still tells.

@@ -7,12 +7,14 @@ use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Barrier;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use super::{ListenError, Listeners};
 use crate::address::Address;
+use crate::exit::ExitCode;
 
 fn slots(count: u16) -> NonZeroU16 {
     NonZeroU16::new(count).expect("a slot")
@@ -89,13 +91,59 @@ fn the_second_server_is_refused_and_told_by_whom() {
             };
             assert_eq!(holder.pid, std::process::id());
             assert!(error.to_string().contains(&port.to_string()), "{error}");
+            assert_eq!(error.exit_code(), ExitCode::AddressInUse);
         }
     }
 }
 
+/// Lets two servers start at the same instant, and tells how many got the address.
+fn winners(wish: &Address) -> usize {
+    let start = Barrier::new(2);
+    let results: Vec<Result<Listeners, ListenError>> = std::thread::scope(|scope| {
+        let servers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    start.wait();
+                    Listeners::bind(std::slice::from_ref(wish), slots(3))
+                })
+            })
+            .collect();
+        servers
+            .into_iter()
+            .map(|server| server.join().expect("no panic"))
+            .collect()
+    });
+    for result in &results {
+        if let Err(error) = result {
+            assert!(matches!(error, ListenError::AddressInUse { .. }), "{error}");
+        }
+    }
+    results.iter().filter(|result| result.is_ok()).count()
+}
+
+#[test]
+fn of_two_servers_that_start_at_once_exactly_one_gets_the_address() {
+    let first = Listeners::bind(&[tcp("127.0.0.5:0")], slots(1)).expect("bind");
+    let wish = Address::Tcp(bound_addr(&first));
+    drop(first);
+    let room = Room::new();
+    for _ in 0..50 {
+        assert_eq!(winners(&wish), 1);
+        assert_eq!(winners(&Address::Unix(room.path())), 1);
+    }
+}
+
+#[test]
+fn overlapping_addresses_of_one_server_are_told_as_such() {
+    let free = bound_addr(&Listeners::bind(&[tcp("127.0.0.6:0")], slots(1)).expect("bind"));
+    let wishes = [Address::Tcp(free), tcp(&format!("0.0.0.0:{}", free.port()))];
+    let error = Listeners::bind(&wishes, slots(1)).expect_err("in use");
+    assert!(error.to_string().contains("of this server"), "{error}");
+}
+
 #[test]
 fn time_wait_of_a_former_server_does_not_block_the_next() {
-    let first = Listeners::bind(&[tcp("127.0.0.1:0")], slots(2)).expect("bind");
+    let first = Listeners::bind(&[tcp("127.0.0.2:0")], slots(2)).expect("bind");
     let addr = bound_addr(&first);
     for _ in 0..8 {
         let mut client = TcpStream::connect(addr).expect("connect");
@@ -113,16 +161,16 @@ fn time_wait_of_a_former_server_does_not_block_the_next() {
 
 #[test]
 fn a_failure_leaves_nothing_bound() {
-    let probe = Listeners::bind(&[tcp("127.0.0.1:0")], slots(1)).expect("bind");
+    let probe = Listeners::bind(&[tcp("127.0.0.3:0")], slots(1)).expect("bind");
     let taken = bound_addr(&probe);
-    let free = bound_addr(&Listeners::bind(&[tcp("127.0.0.1:0")], slots(1)).expect("bind"));
+    let free = bound_addr(&Listeners::bind(&[tcp("127.0.0.3:0")], slots(1)).expect("bind"));
     Listeners::bind(&[Address::Tcp(free), Address::Tcp(taken)], slots(2)).expect_err("in use");
     Listeners::bind(&[Address::Tcp(free)], slots(2)).expect("still free");
 }
 
 #[test]
 fn the_same_address_twice_is_refused() {
-    let free = bound_addr(&Listeners::bind(&[tcp("127.0.0.1:0")], slots(1)).expect("bind"));
+    let free = bound_addr(&Listeners::bind(&[tcp("127.0.0.4:0")], slots(1)).expect("bind"));
     let error =
         Listeners::bind(&[Address::Tcp(free), Address::Tcp(free)], slots(1)).expect_err("twice");
     assert!(matches!(error, ListenError::Duplicate { .. }), "{error}");
