@@ -39,6 +39,7 @@ mod watch;
 
 pub use app::Serving;
 pub use codes::Code;
+pub use handlers::{LineRefused, import_line};
 pub use host::{Finished, Host};
 pub use limits::HttpLimits;
 pub use server::{Listener, serve};

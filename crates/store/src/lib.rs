@@ -6,7 +6,7 @@
 //!
 //! Where to look:
 //!
-//! - [`Store`] and [`Options`]: opening a root, its lock, identity, format and environments (`root`, `store`).
+//! - [`Store`] and [`Options`]: opening a root, its lock, identity, format and environments (`options`, `root`, `store`).
 //! - [`Env`]: one environment (`env`); [`Snapshot`]: a short read transaction on it (`snapshot`).
 //! - [`Write`], [`Operation`], [`Outcome`]: what a writer accepts (`write`), run by `writer`, applied by `apply`.
 //! - `catalog`: types and indexes as this process last saw them, checked against each snapshot.
@@ -28,6 +28,7 @@ mod index;
 mod layout;
 mod lmdb;
 mod names;
+mod options;
 mod plan;
 mod query;
 mod root;
@@ -47,11 +48,12 @@ pub use error::{Error, Full, OpenError};
 pub use export::Export;
 pub use lmdb::Durability;
 pub use names::{KEY_BYTES_MAX, check_env_name, check_key, check_type_name};
+pub use options::{Commit, Hooks, Limits, NoHooks, Options};
 pub use plan::Plan;
 pub use query::{IndexQuery, Item, ListQuery, Page, Query};
-pub use root::{FORMAT_VERSION, Role};
+pub use root::{FORMAT_VERSION, Role, server_pid};
 pub use snapshot::{Record, Snapshot};
-pub use store::{Commit, Hooks, Limits, NoHooks, Options, Store};
+pub use store::Store;
 pub use verify::{Problem, VerifyReport};
 pub use write::{
     Action, Expect, Guard, IndexSpec, Operation, Outcome, Pending, TRANSACTION_OPERATIONS_MAX,

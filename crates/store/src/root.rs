@@ -207,7 +207,8 @@ fn holder(file: &mut File) -> Option<u32> {
 }
 
 /// The pid of the server of a root, if one lives and says so. Takes no lock.
-pub(crate) fn server_pid(root: &Path) -> Option<u32> {
+#[must_use]
+pub fn server_pid(root: &Path) -> Option<u32> {
     holder(&mut File::open(lock_path(root)).ok()?)
 }
 

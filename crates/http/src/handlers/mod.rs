@@ -5,13 +5,15 @@ use crate::table::Route;
 mod changelog;
 mod envs;
 mod export;
-mod import;
+pub(crate) mod import;
 mod indexes;
 mod queries;
 mod records;
 mod system;
 mod transaction;
 mod types;
+
+pub use import::{LineRefused, import_line};
 
 /// The route table.
 pub(crate) const ROUTES: &[&[Route]] = &[

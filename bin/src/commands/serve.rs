@@ -1,0 +1,139 @@
+//! `okdb`: serving.
+
+use okdb::server::{ServerConfig, run as serve};
+use okdb_cluster::{
+    address::Address,
+    driver::SIGNALS,
+    exit::ExitCode,
+    workers::{Knobs, worker_count},
+};
+use okdb_sys::signals::Signals;
+
+use crate::{
+    logging::Logging,
+    output::Failure,
+    settings::{Given, Source},
+};
+
+pub(crate) fn run(given: &Given) -> Result<ExitCode, Failure> {
+    let signals = Signals::install(&SIGNALS).map_err(Failure::runtime)?;
+    let (config, logging, warning) =
+        configuration(given).map_err(|complaints| Failure::usage(complaints.join("\nokdb: ")))?;
+    logging.start(None);
+    if let Some(path) = &given.path {
+        tracing::info!(file = %path.display(), "configuration file");
+    }
+    if let Some(warning) = warning {
+        tracing::warn!("{warning}");
+    }
+    if let Err(error) = okdb_sys::host::raise_nofile() {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+    serve(config, signals).map_err(|error| Failure {
+        message: error.to_string(),
+        code: error.exit_code(),
+    })
+}
+
+/// The checked configuration; all complaints at once.
+pub(crate) fn configuration(
+    given: &Given,
+) -> Result<(ServerConfig, Logging, Option<String>), Vec<String>> {
+    let mut complaints = Vec::new();
+    fn note<T>(complaints: &mut Vec<String>, result: Result<T, String>) -> Option<T> {
+        result.map_err(|complaint| complaints.push(complaint)).ok()
+    }
+    let text = |key: &str, default: &str| given.text(key).unwrap_or_else(|| default.to_owned());
+    let count = workers(given);
+    let listen: Vec<_> = given
+        .get("http.listen")
+        .map_or_else(|| vec!["127.0.0.1:8484".to_owned()], |(values, _)| values)
+        .iter()
+        .filter_map(|value| {
+            note(
+                &mut complaints,
+                value
+                    .parse::<Address>()
+                    .map_err(|error| format!("http.listen: {error}")),
+            )
+        })
+        .collect();
+    let durability = note(
+        &mut complaints,
+        text("storage.durability", "strict")
+            .parse()
+            .map_err(|error| format!("storage.durability: {error}")),
+    );
+    let logging = note(
+        &mut complaints,
+        Logging::new(
+            &text("log.format", "text"),
+            &text("log.level", "info"),
+            &text("log.color", "auto"),
+        ),
+    );
+    let mut number = |key: &'static str, default: u64, min: u64, max: u64| {
+        let value = note(&mut complaints, given.number(key, default)).unwrap_or(default);
+        if !(min..=max).contains(&value) {
+            complaints.push(format!("{key}: {value} is not between {min} and {max}"));
+        }
+        value
+    };
+    let body_bytes = number("limits.bodyBytes", 16_842_752, 1024, 1 << 30);
+    let value_bytes = number("limits.valueBytes", 16 << 20, 256, 1 << 30);
+    let connections = number("limits.connections", 10_000, 1, 1_000_000);
+    let grace_s = number("supervision.shutdownGrace", 3, 1, 3600);
+    let timeout_s = number("supervision.workerTimeout", 30, 2, 86_400);
+    // Bounds and rounding of a map size are the store's; 0 stands for "not said".
+    let map_size = match given.get("storage.mapSize") {
+        Some(_) => Some(number("storage.mapSize", 0, 1, u64::MAX)),
+        None => None,
+    };
+    let (Some(durability), Some(logging)) = (durability, logging) else {
+        return Err(complaints);
+    };
+    if !complaints.is_empty() {
+        return Err(complaints);
+    }
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let config = ServerConfig {
+        root: super::root(given),
+        listen,
+        workers: count.count,
+        durability,
+        map_size,
+        segment_in_root: given.switch("storage.segmentInRoot"),
+        force_private_segment: std::env::var("OKDB_FORCE_SHM_FALLBACK")
+            .is_ok_and(|value| value == "1"),
+        insecure_no_auth: given.switch("http.insecureNoAuth"),
+        auto_types: given.switch("storage.autoTypes"),
+        access_log: given.switch("http.accessLog"),
+        body_bytes: size(body_bytes),
+        value_bytes: size(value_bytes),
+        connections: size(connections),
+        shutdown_grace_ms: grace_s * 1000,
+        worker_timeout_ms: timeout_s * 1000,
+        worker_log_arguments: logging.to_arguments(),
+    };
+    Ok((config, logging, count.warning))
+}
+
+/// Who decides how many workers there are.
+pub(crate) fn workers(given: &Given) -> okdb_cluster::workers::WorkerCount {
+    let said = |source: Source| {
+        let value = match source {
+            Source::Option => given.options.get("http.workers"),
+            Source::File => given.file.get("http.workers"),
+            Source::Variable | Source::Default => None,
+        };
+        value.and_then(|values| values.last()).map(String::as_str)
+    };
+    let variable = std::env::var("OKDB_HTTP_WORKERS").ok();
+    let knobs = Knobs {
+        no_cluster: given.switch("http.noCluster"),
+        flag: said(Source::Option),
+        env: variable.as_deref(),
+        config: said(Source::File),
+    };
+    worker_count(knobs, okdb_sys::host::available_cores())
+}

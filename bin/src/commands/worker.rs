@@ -1,0 +1,55 @@
+//! The two hidden commands: a worker, and the child of the hard gate.
+
+use std::process::ExitCode;
+
+use okdb::server::{
+    answer_gate,
+    worker::{SIGNALS, WorkerArguments, run as work},
+};
+use okdb_sys::signals::Signals;
+
+use crate::{logging::Logging, output::complain};
+
+/// `okdb __worker SLOT LISTENERS PARENT_PID [log format, level, colour]`
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
+    let signals = match Signals::install(&SIGNALS) {
+        Ok(signals) => signals,
+        Err(error) => {
+            complain(&format!("okdb worker: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let Some((worker, log)) = parse(arguments) else {
+        complain("okdb: a worker is started by its primary, not by hand");
+        return okdb_cluster::exit::ExitCode::Usage.into();
+    };
+    Logging::from_arguments(log).start(Some(worker.slot));
+    match work(worker, signals) {
+        Ok(code) => code.into(),
+        Err(error) => {
+            tracing::error!("{error}");
+            error.exit_code().into()
+        }
+    }
+}
+
+fn parse(arguments: &[String]) -> Option<(WorkerArguments, &[String])> {
+    let (numbers, log) = arguments.split_first_chunk::<3>()?;
+    let worker = WorkerArguments {
+        slot: numbers[0].parse().ok()?,
+        listeners: numbers[1].parse().ok()?,
+        parent: numbers[2].parse().ok()?,
+    };
+    Some((worker, log))
+}
+
+/// `okdb __gate …`
+pub(crate) fn gate(arguments: &[String]) -> ExitCode {
+    match answer_gate(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("okdb gate: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}

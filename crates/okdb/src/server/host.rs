@@ -1,0 +1,72 @@
+//! The process around an HTTP server, as that server sees it.
+
+use std::{cell::RefCell, sync::Arc, time::Duration};
+
+use okdb_http::{Finished, Host};
+use okdb_shm::{InFlight, RowGuard};
+use okdb_store::Store;
+use okdb_sys::host::monotonic_ms;
+
+use super::status::ClusterSnapshot;
+
+/// A worker or a standalone process.
+pub(crate) struct ProcessHost {
+    pub(crate) slot: u32,
+    pub(crate) store: Store,
+    pub(crate) row: Option<Arc<RowGuard>>,
+    /// When the server as a whole came up, in ms of the monotonic clock.
+    pub(crate) started_ms: u64,
+    /// One for each request that is being answered.
+    pub(crate) in_flight: RefCell<Vec<InFlight<Arc<RowGuard>>>>,
+    /// What the primary said last; `None` until it has said anything.
+    pub(crate) snapshot: RefCell<Option<ClusterSnapshot>>,
+    /// Why it is not ready.
+    pub(crate) unready: RefCell<Option<&'static str>>,
+}
+
+impl Host for ProcessHost {
+    fn worker(&self) -> u32 {
+        self.slot
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        match *self.unready.borrow() {
+            Some(reason) => Err(reason.to_owned()),
+            None => Ok(()),
+        }
+    }
+
+    fn version(&self) -> String {
+        env!("CARGO_PKG_VERSION").to_owned()
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::from_millis(monotonic_ms().saturating_sub(self.started_ms))
+    }
+
+    fn cluster_status(&self) -> String {
+        match &*self.snapshot.borrow() {
+            Some(snapshot) => snapshot.to_json(&self.store).to_string(),
+            None => {
+                serde_json::json!({ "mode": "cluster", "primary": null, "workers": [] }).to_string()
+            }
+        }
+    }
+
+    fn request_started(&self) {
+        if let Some(row) = &self.row {
+            self.in_flight
+                .borrow_mut()
+                .push(InFlight::new(Arc::clone(row)));
+        }
+    }
+
+    fn request_finished(&self, finished: &Finished) {
+        if let Some(row) = &self.row {
+            let elapsed_us = u64::try_from(finished.elapsed.as_micros()).unwrap_or(u64::MAX);
+            self.in_flight.borrow_mut().pop();
+            row.record_request(elapsed_us, finished.failed);
+            row.record_bytes(0, finished.bytes);
+        }
+    }
+}

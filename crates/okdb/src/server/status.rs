@@ -1,0 +1,118 @@
+//! What the cluster looks like: one structure, told by the primary and completed with live figures by whoever is asked.
+
+use std::path::PathBuf;
+
+use okdb_cluster::status::SlotStatus;
+use okdb_shm::{ScoreRow, Segment};
+use okdb_store::Store;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// What the primary (or the standalone process) knows and nobody else can see.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClusterSnapshot {
+    /// `cluster` or `single`.
+    pub mode: String,
+    /// Pid of the primary.
+    pub pid: u32,
+    /// Version of the program.
+    pub version: String,
+    /// When it came up, in ms of the monotonic clock.
+    pub started_ms: u64,
+    /// The root.
+    pub root: PathBuf,
+    /// Where it listens.
+    pub listen: Vec<String>,
+    /// Its slots.
+    pub slots: Vec<SlotStatus>,
+}
+
+impl ClusterSnapshot {
+    /// The body of `/api/cluster/status`, with the live figures of the segment.
+    #[must_use]
+    pub fn to_json(&self, store: &Store) -> Value {
+        let segment = store.segment();
+        let now_ms = okdb_sys::host::monotonic_ms();
+        let unix_ms = unix_ms();
+        let rows: Vec<ScoreRow> = segment.rows().collect();
+        let workers: Vec<Value> = self
+            .slots
+            .iter()
+            .map(|slot| {
+                let row = rows.iter().find(|row| row.slot == Some(slot.slot));
+                json!({
+                    "slot": slot.slot,
+                    "slotKey": format!("slot-{}", slot.slot),
+                    "pid": slot.pid,
+                    "state": slot.state,
+                    "restarts": slot.restarts,
+                    "uptimeMs": slot.started_at.filter(|_| slot.pid.is_some()).map(|at| unix_ms.saturating_sub(at)),
+                    "lastExit": slot.last_exit,
+                    "lastStderr": slot.last_stderr,
+                    "backoffMs": slot.backoff_ms,
+                    "inflight": row.map_or(0, |row| row.in_flight),
+                    "requests": row.map_or(0, |row| row.requests),
+                    "errors": row.map_or(0, |row| row.errors),
+                    "commits": row.map_or(0, |row| row.commits),
+                    "operations": row.map_or(0, |row| row.operations),
+                    "syncs": row.map_or(0, |row| row.syncs),
+                    "rssBytes": row.map_or(0, |row| row.rss_bytes),
+                })
+            })
+            .collect();
+        json!({
+            "mode": self.mode,
+            "primary": {
+                "pid": self.pid,
+                "version": self.version,
+                "uptimeMs": now_ms.saturating_sub(self.started_ms),
+                "root": self.root,
+                "listen": self.listen,
+            },
+            "workers": workers,
+            "sharedMemory": shared_memory(segment),
+            "bus": { "peers": segment.peers().count() },
+            "processes": processes(&rows),
+        })
+    }
+}
+
+/// Where the segment is and whether it is shared.
+#[must_use]
+pub fn shared_memory(segment: &Segment) -> Value {
+    json!({
+        "shared": segment.is_shared(),
+        "path": segment.path(),
+        "bytes": okdb_shm::SEGMENT_BYTES,
+        "hlc": segment.hlc().last().to_string(),
+    })
+}
+
+/// Every living process of the root.
+fn processes(rows: &[ScoreRow]) -> Vec<Value> {
+    let now_ms = okdb_sys::host::monotonic_ms();
+    rows.iter()
+        .filter_map(|row| Some((row, row.owner?)))
+        .map(|(row, owner)| {
+            json!({
+                "pid": owner.pid,
+                "role": row.role.name(),
+                "slot": row.slot,
+                "uptimeMs": now_ms.saturating_sub(row.started_ms),
+                "commits": row.commits,
+                "writeLocks": row.write_locks.iter().map(|held| json!({
+                    "env": held.env,
+                    "heldMs": now_ms.saturating_sub(held.since_ms),
+                })).collect::<Vec<_>>(),
+            })
+        })
+        .collect()
+}
+
+pub(crate) fn unix_ms() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| {
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        })
+}
