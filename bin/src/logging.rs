@@ -2,8 +2,10 @@
 
 use std::io::IsTerminal;
 
-use okdb::server::READY_TARGET;
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+
+/// The log target of the ready line, which is printed whatever the log level.
+pub(crate) const READY_TARGET: &str = "okdb::ready";
 
 /// How to log.
 #[derive(Clone, Debug, PartialEq, Eq)]

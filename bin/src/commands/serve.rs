@@ -10,8 +10,8 @@ use okdb_cluster::{
 use okdb_sys::signals::Signals;
 
 use crate::{
-    logging::Logging,
-    output::Failure,
+    logging::{Logging, READY_TARGET},
+    output::{Failure, complain},
     settings::{Given, Source},
 };
 
@@ -113,6 +113,11 @@ pub(crate) fn configuration(
         connections: size(connections),
         shutdown_grace_ms: grace_s * 1000,
         worker_timeout_ms: timeout_s * 1000,
+        announce: if logging.json {
+            announce_in_log
+        } else {
+            complain
+        },
         worker_log_arguments: logging.to_arguments(),
     };
     Ok((config, logging, count.warning))
@@ -136,4 +141,9 @@ pub(crate) fn workers(given: &Given) -> okdb_cluster::workers::WorkerCount {
         config: said(Source::File),
     };
     worker_count(knobs, okdb_sys::host::available_cores())
+}
+
+/// The ready line where every line of the log is JSON.
+fn announce_in_log(line: &str) {
+    tracing::info!(target: READY_TARGET, "{line}");
 }

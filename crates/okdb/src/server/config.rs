@@ -42,6 +42,8 @@ pub struct ServerConfig {
     pub shutdown_grace_ms: u64,
     /// How long a worker's event loop may be silent, in milliseconds.
     pub worker_timeout_ms: u64,
+    /// Prints the ready line, at the moment at which every worker serves.
+    pub announce: fn(&str),
     /// Arguments that a worker needs to log like its primary.
     pub worker_log_arguments: Vec<String>,
 }

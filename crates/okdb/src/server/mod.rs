@@ -130,12 +130,9 @@ fn single_instead(asked: NonZeroU16, reason: &str) {
 }
 
 /// The one line that says: from now on every worker serves.
-fn announce(urls: &[String], details: &str) {
-    tracing::info!(target: READY_TARGET, "okdb ready on {} {details}", urls.join(" "));
+fn announce(config: &ServerConfig, urls: &[String], details: &str) {
+    (config.announce)(&format!("okdb ready on {} {details}", urls.join(" ")));
 }
-
-/// The log target of the ready line, which is printed whatever the log level.
-pub const READY_TARGET: &str = "okdb::ready";
 
 /// Wakes the background work when the bus says that something changed somewhere. Ends with the process.
 fn follow_bus(store: &Store, presence: &crate::process::Presence) -> Result<(), ServerError> {

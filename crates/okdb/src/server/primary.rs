@@ -39,6 +39,7 @@ pub(crate) fn run(
         .collect();
     let addresses = listeners.addresses().len();
     let mut observer = Supervisor {
+        config: config.clone(),
         worker_config: serde_json::to_string(&config.for_worker(started_ms))
             .map_err(|error| ServerError::Config(error.to_string()))?,
         snapshot: ClusterSnapshot {
@@ -50,7 +51,6 @@ pub(crate) fn run(
             listen: urls,
             slots: Vec::new(),
         },
-        workers: config.workers.get(),
         mender: Mender::start(store.clone())?,
         slots: slot_writer(store),
     };
@@ -82,9 +82,9 @@ pub(crate) fn run(
 }
 
 struct Supervisor {
+    config: ServerConfig,
     worker_config: String,
     snapshot: ClusterSnapshot,
-    workers: u16,
     mender: Mender,
     slots: Option<SlotWriter>,
 }
@@ -101,10 +101,11 @@ impl Observer for Supervisor {
 
     fn on_ready(&mut self) {
         announce(
+            &self.config,
             &self.snapshot.listen,
             &format!(
                 "({} workers, root {})",
-                self.workers,
+                self.config.workers,
                 self.snapshot.root.display()
             ),
         );

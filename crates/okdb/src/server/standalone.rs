@@ -78,6 +78,7 @@ async fn serve(
         row.set_state(RowState::Ready);
     }
     announce(
+        config,
         &urls,
         &format!("(single process, root {})", store.root().display()),
     );
