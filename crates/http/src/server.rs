@@ -6,7 +6,7 @@
 use std::{
     future::Future,
     io,
-    net::TcpListener as StdTcpListener,
+    net::{TcpListener as StdTcpListener, TcpStream as StdTcpStream},
     os::unix::net::UnixListener as StdUnixListener,
     pin::pin,
     rc::Rc,
@@ -20,7 +20,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use tokio::{
-    net::{TcpListener, UnixListener},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
     sync::watch,
     task::LocalSet,
 };
@@ -136,24 +136,47 @@ impl Accepting {
         Ok(match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // Without it small answers may wait for the peer's acknowledgement; a socket that refuses is no reason
-                // to refuse the client.
-                let _ = stream.set_nodelay(true);
+                no_delay(&stream);
                 Socket::Tcp(stream)
             }
             Self::Unix(listener) => Socket::Unix(listener.accept().await?.0),
         })
     }
 
-    /// A connection that waits already, if there is one.
-    async fn accept_now(&self) -> Option<io::Result<Socket>> {
-        let mut accept = pin!(self.accept());
-        std::future::poll_fn(|context| match accept.as_mut().poll(context) {
-            Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
-            Poll::Pending => Poll::Ready(None),
+    /// Back to a socket that can be asked directly what waits: the runtime only knows what it was told.
+    fn into_listener(self) -> io::Result<Listener> {
+        Ok(match self {
+            Self::Tcp(listener) => Listener::Tcp(listener.into_std()?),
+            Self::Unix(listener) => Listener::Unix(listener.into_std()?),
         })
-        .await
     }
+}
+
+impl Listener {
+    /// A connection that waits already.
+    fn accept_now(&self) -> io::Result<Socket> {
+        match self {
+            Self::Tcp(listener) => socket_of_tcp(listener.accept()?.0),
+            Self::Unix(listener) => {
+                let stream = listener.accept()?.0;
+                stream.set_nonblocking(true)?;
+                Ok(Socket::Unix(UnixStream::from_std(stream)?))
+            }
+        }
+    }
+}
+
+fn socket_of_tcp(stream: StdTcpStream) -> io::Result<Socket> {
+    stream.set_nonblocking(true)?;
+    let stream = TcpStream::from_std(stream)?;
+    no_delay(&stream);
+    Ok(Socket::Tcp(stream))
+}
+
+/// Without it small answers may wait for the peer's acknowledgement; a socket that refuses is no reason to refuse the
+/// client.
+fn no_delay(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
 }
 
 /// Accepts until the stop, then takes what the kernel has accepted already: closing a listener would reset it.
@@ -188,12 +211,19 @@ async fn accept(app: Rc<App>, listener: Accepting, mut stopped: watch::Receiver<
             }
         }
     }
-    // A peer that gave up while it waited does not end this; lack of descriptors does.
+    let queued = match listener.into_listener() {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::warn!(%error, "cannot look for connections that wait at a stop");
+            return;
+        }
+    };
     while app.connections.count() < app.limits.connections {
-        match listener.accept_now().await {
-            Some(Ok(socket)) => open(&app, socket),
-            Some(Err(error)) if is_peers_fault(&error) => {}
-            Some(Err(_)) | None => break,
+        match queued.accept_now() {
+            Ok(socket) => open(&app, socket),
+            // A peer that gave up while it waited does not end this; that nobody waits, or lack of descriptors, does.
+            Err(error) if is_peers_fault(&error) => {}
+            Err(_) => break,
         }
     }
 }

@@ -63,16 +63,33 @@ async fn import(mut call: Call) -> Result<Response<Body>, Problem> {
     let (env, type_name) = (call.env()?, call.writable_type()?.into_owned());
     let key_field = call.parameter("key").map(str::to_owned);
     if key_field.as_ref().is_some_and(String::is_empty) {
-        return Err(Problem::parameter("key names a field; it must not be empty"));
+        return Err(Problem::parameter(
+            "key names a field; it must not be empty",
+        ));
     }
     let _permit = call.app.admit_transfer()?;
-    call.media(&[(Media::Lines, "application/x-ndjson"), (Media::Lines, "application/json")])?;
+    call.media(&[
+        (Media::Lines, "application/x-ndjson"),
+        (Media::Lines, "application/json"),
+    ])?;
     if !call.app.auto_types {
         env.snapshot()?.type_info(&type_name)?;
     }
-    let mut import =
-        Import { form: Form { type_name, key_field }, env, in_flight: VecDeque::new(), report: Report::default() };
-    let line_bytes_max = call.app.store.limits().value_bytes.saturating_add(LINE_EXTRA_BYTES);
+    let mut import = Import {
+        form: Form {
+            type_name,
+            key_field,
+        },
+        env,
+        in_flight: VecDeque::new(),
+        report: Report::default(),
+    };
+    let line_bytes_max = call
+        .app
+        .store
+        .limits()
+        .value_bytes
+        .saturating_add(LINE_EXTRA_BYTES);
     let mut lines = Lines::new(line_bytes_max);
     let mut reader = call.reader();
     let fed = feed(&call, &mut reader, &mut lines, &mut import).await;
@@ -117,13 +134,20 @@ impl Import {
     /// Parses a chunk and hands it to the writer, once there is room.
     async fn submit(&mut self, call: &Call, chunk: Chunk) -> Result<(), Problem> {
         let form = self.form.clone();
-        let parsed = call.app.pool.run_in_turn(move || form.parse(&chunk)).await?;
+        let parsed = call
+            .app
+            .pool
+            .run_in_turn(move || form.parse(&chunk))
+            .await?;
         for (line, problem) in parsed.failed {
             self.report.fail(line, &problem);
         }
         self.settle(CHUNKS_IN_FLIGHT_MAX - 1).await?;
         if !parsed.operations.is_empty() {
-            self.in_flight.push_back((parsed.lines, self.env.submit(Write::Bulk(parsed.operations))));
+            self.in_flight.push_back((
+                parsed.lines,
+                self.env.submit(Write::Bulk(parsed.operations)),
+            ));
         }
         Ok(())
     }
@@ -143,7 +167,9 @@ impl Import {
                     }
                 }
                 other => {
-                    return Err(Problem::internal(&format!("lines were answered with {other:?}")));
+                    return Err(Problem::internal(&format!(
+                        "lines were answered with {other:?}"
+                    )));
                 }
             }
         }
@@ -155,9 +181,11 @@ impl Import {
 fn stoppable(error: okdb_store::Error) -> Result<Problem, Problem> {
     let problem = Problem::from(error);
     match problem.code() {
-        Code::StorageFull | Code::Internal | Code::ShuttingDown | Code::Overloaded | Code::TypeNotRegistered => {
-            Err(problem)
-        }
+        Code::StorageFull
+        | Code::Internal
+        | Code::ShuttingDown
+        | Code::Overloaded
+        | Code::TypeNotRegistered => Err(problem),
         _ => Ok(problem),
     }
 }
@@ -195,6 +223,8 @@ impl Report {
 
     /// Tells how far the import came before it had to end.
     fn attach(self, problem: Problem) -> Problem {
-        problem.with("imported", self.imported).with("failedCount", self.failed_count)
+        problem
+            .with("imported", self.imported)
+            .with("failedCount", self.failed_count)
     }
 }

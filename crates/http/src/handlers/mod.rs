@@ -5,7 +5,7 @@ use crate::table::Route;
 mod changelog;
 mod envs;
 mod export;
-pub(crate) mod import;
+mod import;
 mod indexes;
 mod queries;
 mod records;

@@ -1,8 +1,16 @@
+//! However a body arrives, its lines are the same, and each is told apart from its neighbours.
 #![allow(clippy::unwrap_used, reason = "a test that fails should panic")]
 
 use proptest::prelude::*;
 
-use super::*;
+use bytes::Bytes;
+use okdb_store::Action;
+
+use super::{
+    line::Form,
+    lines::{BYTE_ORDER_MARK, CHUNK_LINES_MAX, Chunk, Lines},
+};
+use crate::codes::Code;
 
 /// Feeds bytes in pieces and collects what comes out: line number and text, in order.
 fn split(text: &[u8], pieces: &[usize], line_bytes_max: usize) -> Vec<(u64, Option<Vec<u8>>)> {
