@@ -9,7 +9,7 @@ use hyper::{
     HeaderMap, Response,
     header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
-use okdb_query::{JsonError, JsonErrorKind, PatchError, PatchErrorKind};
+use okdb_query::{JsonError, JsonErrorKind, PatchError, PatchErrorKind, write_string};
 use okdb_store::Error;
 use serde_json::{Map, Value, json};
 
@@ -127,13 +127,16 @@ impl Problem {
             allow,
             ..
         } = *self.0;
-        let mut error = Map::new();
-        error.insert("code".into(), code.text().into());
-        error.insert("message".into(), message.into());
+        let mut body = String::with_capacity(128 + message.len());
+        body.push_str("{\"error\":{\"code\":\"");
+        body.push_str(code.text());
+        body.push_str("\",\"message\":");
+        write_string(&message, &mut body);
         if !details.is_empty() {
-            error.insert("details".into(), details.into());
+            body.push_str(",\"details\":");
+            body.push_str(&Value::Object(details).to_string());
         }
-        let body = json!({ "error": error }).to_string();
+        body.push_str("}}");
         let mut response = Response::new(Body::full(body));
         *response.status_mut() = code.status();
         let headers: &mut HeaderMap = response.headers_mut();

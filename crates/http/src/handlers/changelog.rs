@@ -2,7 +2,6 @@
 
 use hyper::{Response, StatusCode};
 use okdb_store::ChangesQuery;
-use serde_json::json;
 
 use crate::{
     answer,
@@ -66,8 +65,5 @@ async fn read(call: Call) -> Result<Response<Body>, Problem> {
         limit: fields::limit_in_query(&call)?,
     };
     let changes = call.app.pool.run(move || env.changes(&query)).await??;
-    answer::serialized(
-        StatusCode::OK,
-        &json!({ "changes": changes.changes, "clock": changes.clock }),
-    )
+    answer::serialized(StatusCode::OK, &changes)
 }

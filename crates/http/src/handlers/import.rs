@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use hyper::{Response, StatusCode};
 use okdb_store::{Env, Outcome, Pending, Write};
-use serde_json::json;
+use serde::Serialize;
 
 pub use self::line::{LineRefused, import_line};
 use self::{
@@ -99,8 +99,11 @@ async fn import(mut call: Call) -> Result<Response<Body>, Problem> {
         reader.discard(&call.head.headers);
         return Err(import.report.attach(problem));
     }
-    let clock = import.env.snapshot()?.clock()?;
-    answer::serialized(StatusCode::OK, &import.report.json(clock))
+    let mut report = import.report;
+    // Parsing reports a line before an earlier chunk's commit reports one of its own.
+    report.failed.sort_by_key(|failure| failure.line);
+    report.clock = import.env.snapshot()?.clock()?;
+    answer::serialized(StatusCode::OK, &report)
 }
 
 /// Reads the body to its end and submits it chunk by chunk.
@@ -159,11 +162,16 @@ impl Import {
         {
             match pending.await? {
                 Outcome::Bulk { results, .. } => {
+                    let mut fatal = None;
                     for (line, result) in lines.into_iter().zip(results) {
-                        match result {
+                        match result.map_err(stoppable) {
                             Ok(_) => self.report.imported += 1,
-                            Err(error) => self.report.fail(line, &stoppable(error)?),
+                            Err(Ok(problem)) => self.report.fail(line, &problem),
+                            Err(Err(problem)) => fatal = fatal.or(Some(problem)),
                         }
+                    }
+                    if let Some(problem) = fatal {
+                        return Err(problem);
                     }
                 }
                 other => {
@@ -190,35 +198,35 @@ fn stoppable(error: okdb_store::Error) -> Result<Problem, Problem> {
     }
 }
 
-/// What an import has done so far.
-#[derive(Default)]
+/// What an import has done.
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Report {
     imported: u64,
-    failed: Vec<serde_json::Value>,
+    failed: Vec<Failure>,
     failed_count: u64,
+    /// The environment's clock, once all is done.
+    clock: u64,
+}
+
+/// A line that was refused.
+#[derive(Serialize)]
+struct Failure {
+    line: u64,
+    code: &'static str,
+    message: String,
 }
 
 impl Report {
     fn fail(&mut self, line: u64, problem: &Problem) {
         self.failed_count += 1;
         if self.failed.len() < FAILURES_SHOWN_MAX {
-            self.failed.push(json!({
-                "line": line,
-                "code": problem.code().text(),
-                "message": problem.message(),
-            }));
+            self.failed.push(Failure {
+                line,
+                code: problem.code().text(),
+                message: problem.message().to_owned(),
+            });
         }
-    }
-
-    fn json(mut self, clock: u64) -> serde_json::Value {
-        // Parsing reports a line before an earlier chunk's commit reports one of its own.
-        self.failed.sort_by_key(|failure| failure["line"].as_u64());
-        json!({
-            "imported": self.imported,
-            "failed": self.failed,
-            "failedCount": self.failed_count,
-            "clock": clock,
-        })
     }
 
     /// Tells how far the import came before it had to end.

@@ -4,7 +4,7 @@ use hyper::{
     Response, StatusCode,
     header::{CONTENT_TYPE, HeaderValue},
 };
-use serde_json::json;
+use serde::Serialize;
 
 use crate::{
     answer,
@@ -151,35 +151,72 @@ fn ready(call: &Call) -> Result<Response<Body>, Problem> {
     })
 }
 
+/// What `/api/info` tells.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Info {
+    name: &'static str,
+    version: String,
+    /// The root's identity.
+    root: String,
+    storage_format: u32,
+    /// Of the default environment.
+    durability: String,
+    limits: Limits,
+    uptime_ms: u64,
+    envs: Vec<Env>,
+}
+
+/// The bounds that a client may meet.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Limits {
+    body_bytes: usize,
+    header_bytes: usize,
+    uri_bytes: usize,
+    value_bytes: usize,
+    key_bytes: usize,
+    nesting: usize,
+    page_records: usize,
+    transaction_operations: usize,
+}
+
+#[derive(Serialize)]
+struct Env {
+    name: String,
+    clock: u64,
+}
+
 async fn info(call: Call) -> Result<Response<Body>, Problem> {
     let app = &call.app;
     let (version, uptime) = (app.host.version(), app.host.uptime());
     let (store, limits) = (app.store.clone(), app.limits.clone());
     let info = app.pool.run(move || -> Result<_, Problem> {
-        let envs: Vec<_> = store
-            .envs()?
-            .into_iter()
-            .map(|env| json!({ "name": env.name, "clock": env.clock }))
-            .collect();
-        Ok(json!({
-            "name": "okdb",
-            "version": version,
-            "root": store.identity(),
-            "storageFormat": okdb_store::FORMAT_VERSION,
-            "durability": store.env("default")?.durability().to_string(),
-            "limits": {
-                "bodyBytes": limits.body_bytes,
-                "headerBytes": limits.header_bytes,
-                "uriBytes": limits.uri_bytes,
-                "valueBytes": store.limits().value_bytes,
-                "keyBytes": okdb_store::KEY_BYTES_MAX,
-                "nesting": okdb_query::DEPTH_MAX,
-                "pageRecords": crate::fields::LIMIT_MAX,
-                "transactionOperations": okdb_store::TRANSACTION_OPERATIONS_MAX,
+        let envs = store.envs()?.into_iter();
+        Ok(Info {
+            name: "okdb",
+            version,
+            root: store.identity(),
+            storage_format: okdb_store::FORMAT_VERSION,
+            durability: store.env("default")?.durability().to_string(),
+            limits: Limits {
+                body_bytes: limits.body_bytes,
+                header_bytes: limits.header_bytes,
+                uri_bytes: limits.uri_bytes,
+                value_bytes: store.limits().value_bytes,
+                key_bytes: okdb_store::KEY_BYTES_MAX,
+                nesting: okdb_query::DEPTH_MAX,
+                page_records: crate::fields::LIMIT_MAX,
+                transaction_operations: okdb_store::TRANSACTION_OPERATIONS_MAX,
             },
-            "uptimeMs": u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
-            "envs": envs,
-        }))
+            uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
+            envs: envs
+                .map(|env| Env {
+                    name: env.name,
+                    clock: env.clock,
+                })
+                .collect(),
+        })
     });
     answer::serialized(StatusCode::OK, &info.await??)
 }

@@ -11,6 +11,7 @@
 )]
 
 mod client;
+mod documents;
 
 mod guards;
 mod hostile;
