@@ -23,6 +23,9 @@ use crate::{
 /// Room that a definition may cost: a row, its log entry, and a page or two that split.
 pub(crate) const DEFINITION_BYTES: usize = 8192;
 
+/// What a record costs beside its key and text: headers of rows and nodes in `data`, `log` and `log_type`.
+const ROW_OVERHEAD_BYTES: usize = 128;
+
 /// What a transaction has changed so far, beside its pages. A nested transaction works on a clone.
 #[derive(Clone)]
 pub(crate) struct Ledger {
@@ -103,7 +106,7 @@ impl Applier<'_> {
 
         let change = self.prepare(txn, &def, operation, &row_key)?;
         if let Some(text) = &change.text {
-            ledger.claim_room(text.len() + key.len() + change.added_bytes())?;
+            ledger.claim_room(row_bytes(key, text) + change.added_bytes())?;
         }
 
         // From here on the transaction is changed.
@@ -155,13 +158,27 @@ impl Applier<'_> {
         if let Some(def) = ledger.catalog.get(name) {
             return Ok(Arc::clone(def));
         }
-        let creates = matches!(operation.action, Action::Put(_) | Action::Create(_));
-        if self.auto_types && creates {
+        if let (true, Action::Put(text) | Action::Create(text)) =
+            (self.auto_types, &operation.action)
+        {
+            // What could refuse the operation must do so before the type is made.
             check_key(&operation.key)?;
-            ledger.claim_room(DEFINITION_BYTES)?;
+            operation.guard.check(None)?;
+            self.check_size(text)?;
+            ledger.claim_room(DEFINITION_BYTES + row_bytes(&operation.key, text))?;
             self.register_type(txn, ledger, name, &[], true)?;
         }
         ledger.catalog.require(name).cloned()
+    }
+
+    fn check_size(&self, text: &str) -> Result<(), Error> {
+        if text.len() > self.value_bytes_max {
+            return Err(Error::TooLarge {
+                what: "the value in bytes",
+                limit: self.value_bytes_max,
+            });
+        }
+        Ok(())
     }
 
     /// Everything that can refuse an operation, before anything is changed.
@@ -202,14 +219,8 @@ impl Applier<'_> {
             )),
             Action::Remove => None,
         };
-        if text
-            .as_ref()
-            .is_some_and(|text| text.len() > self.value_bytes_max)
-        {
-            return Err(Error::TooLarge {
-                what: "the value in bytes",
-                limit: self.value_bytes_max,
-            });
+        if let Some(text) = &text {
+            self.check_size(text)?;
         }
         let mut change = Change {
             old,
@@ -230,7 +241,7 @@ impl Applier<'_> {
                 .filter(|index| index.row.state != IndexState::Failed)
             {
                 let before = match &old_doc {
-                    Some(doc) => index::entries(&index::combinations(index, doc)?, &operation.key),
+                    Some(doc) => old_entries(index, doc, &operation.key)?,
                     None => Vec::new(),
                 };
                 let after = match &new_doc {
@@ -413,6 +424,21 @@ struct Change<'o> {
 impl Change<'_> {
     fn added_bytes(&self) -> usize {
         self.added.iter().map(Vec::len).sum()
+    }
+}
+
+/// What a record adds to `data` and the log, rows' headers and all.
+fn row_bytes(key: &str, text: &str) -> usize {
+    text.len() + 2 * key.len() + ROW_OVERHEAD_BYTES
+}
+
+/// The entries that the stored document may have. One that an index cannot take has none: the index is being built, and
+/// the build, which will fail for it, has not got there.
+fn old_entries(index: &IndexDef, doc: &Value<'_>, key: &str) -> Result<Vec<Vec<u8>>, Error> {
+    match index::combinations(index, doc) {
+        Ok(combinations) => Ok(index::entries(&combinations, key)),
+        Err(Error::InvalidIndex(_)) if index.row.state == IndexState::Building => Ok(Vec::new()),
+        Err(error) => Err(error),
     }
 }
 

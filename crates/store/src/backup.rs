@@ -34,10 +34,13 @@ impl Store {
                 reason: "a backup needs an empty or a new folder".into(),
             });
         }
-        // The registry first: an environment made meanwhile is in the next backup, not half in this one.
-        let envs = self.system().envs()?;
+        // While the registry is read and copied, no environment is made: the copy names exactly those that it will hold.
+        let system = self.system();
+        let registry = system.lmdb().write_txn().map_err(crate::Error::from)?;
+        let envs = system.envs()?;
+        let mut bytes = copy(system.lmdb(), &to.join("system"))?;
+        registry.abort();
         let steps = envs.len() + 1;
-        let mut bytes = copy(self.system().lmdb(), &to.join("system"))?;
         progress(1, steps);
         for (done, (name, row)) in envs.iter().enumerate() {
             let env = self.env(name)?;
@@ -56,7 +59,9 @@ fn copy(lmdb: &Lmdb, dir: &Path) -> Result<u64, OpenError> {
         .copy_to_path(&path, CompactionOption::Enabled)
         .map_err(crate::Error::from)?;
     file.sync_all().map_err(OpenError::io(&path))?;
-    root::sync_folder(dir).map_err(OpenError::io(dir))?;
+    for folder in dir.ancestors().take(3) {
+        root::sync_folder(folder).map_err(OpenError::io(folder))?;
+    }
     let bytes = file.metadata().map_err(OpenError::io(&path))?.len();
     Ok(bytes)
 }

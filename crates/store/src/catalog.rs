@@ -255,23 +255,20 @@ impl CatalogCache {
         cached.seen_in.fetch_max(snapshot, Ordering::Relaxed);
         Ok(cached)
     }
-}
 
-impl CatalogCache {
-    /// [`of_snapshot`](Self::of_snapshot) for a writer, who may go on to change it.
-    pub(crate) fn of_snapshot_arc(
-        &self,
-        tables: &Tables,
-        txn: &RoTxn<'_>,
-    ) -> Result<Arc<Catalog>, Error> {
-        // A write transaction's id is that of the snapshot it will become, and other writers' aborted ones had the same:
-        // it must not be remembered as one whose catalog is known.
+    /// The same for a write transaction that has changed nothing yet.
+    pub(crate) fn of_write(&self, tables: &Tables, txn: &RoTxn<'_>) -> Result<Arc<Catalog>, Error> {
+        // Its id is that of the snapshot that it will become: it is not noted as one whose catalog is known.
         let state = read_state(tables, txn)?;
         let cached = self.current.load_full();
         if cached.generation == state.catalog {
             return Ok(cached);
         }
-        Ok(Arc::new(Catalog::load(tables, txn, state.catalog)?))
+        let fresh = Arc::new(Catalog::load(tables, txn, state.catalog)?);
+        if state.catalog > cached.generation {
+            self.current.store(Arc::clone(&fresh));
+        }
+        Ok(fresh)
     }
 }
 
@@ -281,6 +278,11 @@ pub(crate) fn read_state(tables: &Tables, txn: &RoTxn<'_>) -> Result<State, Erro
         Some(row) => State::decode(row),
         None => Err(Error::Damaged("the environment has no state row".into())),
     }
+}
+
+/// Whether an environment has been set up.
+pub(crate) fn has_state(tables: &Tables, txn: &RoTxn<'_>) -> Result<bool, Error> {
+    Ok(tables.meta.get(txn, layout::META_STATE)?.is_some())
 }
 
 /// The record count of a type.
@@ -380,6 +382,23 @@ impl<'a> BuildProgress<'a> {
 
 /// The most fields an index can have.
 pub(crate) const INDEX_FIELDS_MAX: usize = 8;
+
+/// Checks the definitions that come with a type: each by itself, and that no two share a name.
+pub(crate) fn check_specs(specs: &[IndexSpec]) -> Result<(), Error> {
+    for (place, spec) in specs.iter().enumerate() {
+        check_spec(spec)?;
+        if specs[..place]
+            .iter()
+            .any(|other| other.fields == spec.fields)
+        {
+            return Err(Error::InvalidIndex(format!(
+                "{:?} is given twice",
+                spec.name()
+            )));
+        }
+    }
+    Ok(())
+}
 
 /// Checks a definition before it is stored.
 pub(crate) fn check_spec(spec: &IndexSpec) -> Result<(), Error> {

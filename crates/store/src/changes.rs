@@ -108,9 +108,10 @@ impl Env {
             match progress {
                 Progress::Done => return Ok(changes),
                 Progress::Stopped => {
-                    if let Some(last) = changes.changes.last() {
-                        changes.clock = last.clock;
-                    }
+                    changes.clock = changes
+                        .changes
+                        .last()
+                        .map_or(query.after, |last| last.clock);
                     return Ok(changes);
                 }
                 Progress::More => snapshot = self.snapshot()?,

@@ -107,23 +107,36 @@ impl Chores {
     }
 }
 
-/// One step for each thing that waits; tells whether there was any.
+/// One step for each thing that waits; tells whether there was any. What goes wrong in one environment keeps none of the
+/// others waiting.
 fn pass(store: &Store, stop: &StopFlag) -> Result<bool, Error> {
     let mut busy = false;
     for name in store.env_names()? {
-        let env = store.env(&name)?;
-        for step in due(&env)? {
-            if stop.is_stopped() {
-                return Ok(false);
+        match pass_env(store, &name, stop) {
+            Ok(done) => busy |= done,
+            Err(Error::ShuttingDown) => return Err(Error::ShuttingDown),
+            Err(error) => {
+                tracing::error!(env = name, %error, "background work failed; trying again");
             }
-            match env.chore(step).wait() {
-                Ok(_) => busy = true,
-                // A full store builds no index; what frees room goes on.
-                Err(error @ Error::StorageFull(_)) => {
-                    tracing::warn!(env = name, %error, "background work waits for room");
-                }
-                Err(error) => return Err(error),
+        }
+    }
+    Ok(busy)
+}
+
+fn pass_env(store: &Store, name: &str, stop: &StopFlag) -> Result<bool, Error> {
+    let env = store.env(name)?;
+    let mut busy = false;
+    for step in due(&env)? {
+        if stop.is_stopped() {
+            return Ok(false);
+        }
+        match env.chore(step).wait() {
+            Ok(_) => busy = true,
+            // A full store builds no index; what frees room goes on.
+            Err(error @ Error::StorageFull(_)) => {
+                tracing::warn!(env = name, %error, "background work waits for room");
             }
+            Err(error) => return Err(error),
         }
     }
     Ok(busy)

@@ -1,18 +1,21 @@
 //! One environment: its LMDB handle, its writer, and the door to everything that can be asked of it.
 
-use std::{path::PathBuf, sync::Arc};
-
-use okdb_shm::Segment;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use crate::{
-    Durability, Error, Hooks, Limits, OpenError, Pending, Snapshot, Write,
+    Durability, Error, OpenError, Pending, Snapshot, Write,
     apply::Applier,
     catalog::{self, CatalogCache},
     chores::Step,
     cursor::CursorKey,
     layout::{self, FIRST_ID, State},
     lmdb::{self, Lmdb, Tables},
-    store::wall_ms,
+    pages,
+    store::{Base, hex, wall_ms},
+    system::{self, EnvRow, Past},
     verify,
     writer::{Task, Writer},
 };
@@ -35,7 +38,7 @@ pub struct EnvInfo {
     pub reclaimable: u64,
 }
 
-/// A handle on an open environment. Clones share one handle.
+/// A handle on an open environment. Clones share one handle; while any lives, the root is in use.
 #[derive(Clone)]
 pub struct Env(pub(crate) Arc<EnvInner>);
 
@@ -48,60 +51,45 @@ pub(crate) struct EnvInner {
     pub(crate) page_bytes: usize,
     pub(crate) durability: Durability,
     pub(crate) catalog: CatalogCache,
-    pub(crate) segment: Arc<Segment>,
     pub(crate) writer: Writer,
-    pub(crate) limits: Limits,
-    pub(crate) hooks: Arc<dyn Hooks>,
-    pub(crate) auto_types: bool,
     pub(crate) cursor_key: CursorKey,
     /// The root's identity: the origin of every change made here.
     pub(crate) origin: String,
-}
-
-/// What opening an environment needs to know.
-pub(crate) struct Opening {
-    pub(crate) name: String,
-    pub(crate) index: u16,
-    pub(crate) dir: PathBuf,
-    pub(crate) map_bytes: usize,
-    pub(crate) durability: Durability,
-    pub(crate) boot: [u8; 16],
-    pub(crate) segment: Arc<Segment>,
-    pub(crate) limits: Limits,
-    pub(crate) hooks: Arc<dyn Hooks>,
-    pub(crate) auto_types: bool,
-    pub(crate) secret: [u8; 32],
-    pub(crate) origin: String,
+    /// Last, so that the root's locks outlive the files.
+    pub(crate) base: Arc<Base>,
 }
 
 impl Env {
-    pub(crate) fn open(opening: Opening) -> Result<Self, OpenError> {
-        let (lmdb, tables) = lmdb::open_env(&opening.dir, opening.map_bytes, opening.durability)?;
+    pub(crate) fn open(base: Arc<Base>, name: &str, row: &EnvRow) -> Result<Self, OpenError> {
+        let durability = row.durability()?;
+        let dir = system::env_dir(&base.root, name, row);
+        claim_segment_row(&base, name, row.index)?;
+        let open = |past| open_files(&base, name, &dir, durability, past);
+        let (lmdb, tables) = if durability == Durability::Strict {
+            // Nothing that was promised can be undone, however the host goes down.
+            open(Past::Whole)?
+        } else {
+            base.system.in_epoch(name, base.boot, open)?
+        };
+        lmdb.clear_stale_readers().map_err(Error::from)?;
         let page_bytes = {
             let txn = lmdb.read_txn().map_err(Error::from)?;
             tables.meta.stat(&txn).map_err(Error::from)?.page_size as usize
         };
-        let inner = EnvInner {
-            cursor_key: CursorKey::new(&opening.secret, &opening.name),
-            name: opening.name,
-            index: opening.index,
-            dir: opening.dir,
+        let env = Self(Arc::new(EnvInner {
+            name: name.to_owned(),
+            index: row.index,
+            dir,
             lmdb,
             tables,
             page_bytes,
-            durability: opening.durability,
+            durability,
             catalog: CatalogCache::default(),
-            segment: opening.segment,
             writer: Writer::new(),
-            limits: opening.limits,
-            hooks: opening.hooks,
-            auto_types: opening.auto_types,
-            origin: opening.origin,
-        };
-        inner.claim_segment_row()?;
-        inner.lmdb.clear_stale_readers().map_err(Error::from)?;
-        inner.enter_epoch(opening.boot)?;
-        let env = Self(Arc::new(inner));
+            cursor_key: CursorKey::new(&base.system.secret, name),
+            origin: hex(&base.system.identity),
+            base,
+        }));
         env.0.republish()?;
         Ok(env)
     }
@@ -176,18 +164,19 @@ impl EnvInner {
     }
 
     pub(crate) fn applier(&self) -> Applier<'_> {
+        let options = &self.base.options;
         Applier {
             tables: &self.tables,
-            segment: &self.segment,
-            value_bytes_max: self.limits.value_bytes,
-            auto_types: self.auto_types,
+            segment: &self.base.segment,
+            value_bytes_max: options.limits.value_bytes,
+            auto_types: options.auto_types,
             now_ms: wall_ms(),
         }
     }
 
     /// Tells other processes how far this environment is. A hint: never ahead of what a new read transaction sees.
     pub(crate) fn publish(&self, clock: u64) {
-        if let Some(row) = self.segment.env(usize::from(self.index)) {
+        if let Some(row) = self.base.segment.env(usize::from(self.index)) {
             row.publish(clock);
         }
     }
@@ -196,7 +185,7 @@ impl EnvInner {
     pub(crate) fn republish(&self) -> Result<(), Error> {
         let txn = self.lmdb.read_txn()?;
         let state = catalog::read_state(&self.tables, &txn)?;
-        self.segment.hlc().observe(state.hlc);
+        self.base.segment.hlc().observe(state.hlc);
         self.publish(state.clock);
         Ok(())
     }
@@ -207,125 +196,105 @@ impl EnvInner {
         self.republish()
     }
 
-    /// Makes the row of the segment that has this environment's place its own.
-    fn claim_segment_row(&self) -> Result<(), OpenError> {
-        let hash = blake3::hash(self.name.as_bytes());
-        let mut identity = [0; 8];
-        identity.copy_from_slice(&hash.as_bytes()[..8]);
-        let row = self.segment.env(usize::from(self.index));
-        let claimed = row.is_some_and(|row| row.claim(u64::from_le_bytes(identity) | 1).is_ok());
-        if claimed {
+    /// Marks a clean end, once everything is on disk. The caller is the root's only user.
+    pub(crate) fn leave_epoch(&self) -> Result<(), Error> {
+        if self.durability == Durability::Strict {
             return Ok(());
         }
-        Err(OpenError::Segment {
-            root: self.dir.clone(),
-            reason: format!("its row {} belongs to another environment", self.index),
-        })
+        self.lmdb.force_sync()?;
+        self.base.system.leave_epoch(&self.name, self.base.boot)
     }
+}
 
-    /// Notes that this boot uses the environment, and deals with what the end of another boot may have undone.
-    fn enter_epoch(&self, boot: [u8; 16]) -> Result<(), OpenError> {
-        let current = Epoch { boot, clean: false };
-        {
-            let txn = self.lmdb.read_txn().map_err(Error::from)?;
-            if self.read_epoch(&txn)? == Some(current) {
-                return Ok(());
-            }
-        }
-        let mut txn = self.lmdb.write_txn().map_err(Error::from)?;
-        let epoch = self.read_epoch(&txn)?;
-        let mut state = match self
-            .tables
-            .meta
-            .get(&txn, layout::META_STATE)
-            .map_err(Error::from)?
-        {
-            Some(row) => State::decode(row)?,
-            None => State {
-                catalog: 1,
-                next_id: FIRST_ID,
-                ..State::default()
-            },
-        };
-        let undone = self.durability != Durability::Strict
-            && epoch.is_some_and(|epoch| epoch.boot != boot && !epoch.clean);
-        if undone {
-            if self.durability == Durability::Fast {
-                self.verify_before_service(&txn)?;
-            }
-            state.clock += CLOCK_JUMP;
-            tracing::warn!(
-                env = self.name, durability = %self.durability, clock = state.clock,
-                "the host went down while this environment was open: the last commits may be undone, so its clock jumps ahead"
-            );
-        }
-        let put =
-            |txn: &mut heed::RwTxn<'_>, key: &[u8], row: &[u8]| self.tables.meta.put(txn, key, row);
-        put(&mut txn, layout::META_STATE, &state.encode()).map_err(Error::from)?;
-        put(&mut txn, layout::META_EPOCH, &current.encode()).map_err(Error::from)?;
-        txn.commit().map_err(Error::from)?;
-        self.lmdb.force_sync().map_err(Error::from)?;
-        Ok(())
+/// Makes the row of the segment that has this environment's place its own.
+fn claim_segment_row(base: &Base, name: &str, index: u16) -> Result<(), OpenError> {
+    let hash = blake3::hash(name.as_bytes());
+    let mut identity = [0; 8];
+    identity.copy_from_slice(&hash.as_bytes()[..8]);
+    let row = base.segment.env(usize::from(index));
+    let claimed = row.is_some_and(|row| row.claim(u64::from_le_bytes(identity) | 1).is_ok());
+    if claimed {
+        return Ok(());
     }
+    Err(OpenError::Segment {
+        root: base.root.clone(),
+        reason: format!("its row {index} belongs to another environment than {name:?}"),
+    })
+}
 
-    fn verify_before_service(&self, txn: &heed::RoTxn<'_>) -> Result<(), OpenError> {
+/// Opens an environment's files, makes what is missing in them, and deals with what the end of another boot may have done.
+fn open_files(
+    base: &Base,
+    name: &str,
+    dir: &Path,
+    durability: Durability,
+    past: Past,
+) -> Result<(Lmdb, Tables), OpenError> {
+    let suspect = past == Past::Undone && durability == Durability::Fast;
+    let damaged = |what: String| OpenError::Damaged {
+        root: base.root.clone(),
+        reason: format!(
+            "environment {name:?} was in durability fast when the host went down, and its files in {} are not whole: {what}; restore a backup",
+            dir.display()
+        ),
+    };
+    if suspect {
         tracing::warn!(
-            env = self.name,
+            env = name,
             "verifying an environment that a power loss may have damaged"
         );
-        let report = verify::walk(self, txn, &mut |_, _| {})?;
-        match report.problems.first() {
-            None => Ok(()),
-            Some(problem) => Err(OpenError::Damaged {
-                root: self.dir.clone(),
-                reason: format!(
-                    "environment {:?} was in durability fast when the host went down, and {} problems were found (first: {problem}); restore a backup",
-                    self.name,
-                    report.problems.len()
-                ),
-            }),
+        // Before LMDB sees them: it trusts its files, and would crash on some damage.
+        pages::check(&dir.join("data.mdb")).map_err(damaged)?;
+    }
+    let (lmdb, tables) = lmdb::open_env(dir, base.system.map_bytes, durability)?;
+    if past == Past::Whole {
+        let txn = lmdb.read_txn().map_err(Error::from)?;
+        if catalog::has_state(&tables, &txn)? {
+            drop(txn);
+            return Ok((lmdb, tables));
         }
     }
-
-    fn read_epoch(&self, txn: &heed::RoTxn<'_>) -> Result<Option<Epoch>, Error> {
-        let row = self.tables.meta.get(txn, layout::META_EPOCH)?;
-        Ok(row.and_then(Epoch::decode))
+    let mut txn = lmdb.write_txn().map_err(Error::from)?;
+    let stored = tables
+        .meta
+        .get(&txn, layout::META_STATE)
+        .map_err(Error::from)?
+        .map(State::decode)
+        .transpose()?;
+    if suspect && stored.is_some() {
+        let report = verify::walk(&tables, &txn, &mut |_, _| {})?;
+        if let Some(problem) = report.problems.first() {
+            let count = report.problem_count;
+            return Err(damaged(format!("{count} problems, the first: {problem}")));
+        }
     }
-
-    /// Marks a clean end, once everything is on disk. The caller is the root's only user.
-    pub(crate) fn leave_epoch(&self, boot: [u8; 16]) -> Result<(), Error> {
-        self.lmdb.force_sync()?;
-        let mut txn = self.lmdb.write_txn()?;
-        let epoch = Epoch { boot, clean: true };
-        self.tables
-            .meta
-            .put(&mut txn, layout::META_EPOCH, &epoch.encode())?;
-        txn.commit()?;
-        self.lmdb.force_sync()?;
-        Ok(())
-    }
-}
-
-/// Which boot of the host used the environment last, and whether it ended well.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Epoch {
-    boot: [u8; 16],
-    clean: bool,
-}
-
-impl Epoch {
-    fn encode(self) -> [u8; 17] {
-        let mut row = [0; 17];
-        row[..16].copy_from_slice(&self.boot);
-        row[16] = u8::from(self.clean);
-        row
-    }
-
-    fn decode(row: &[u8]) -> Option<Self> {
-        let (boot, clean) = row.split_first_chunk::<16>()?;
-        Some(Self {
-            boot: *boot,
-            clean: clean == [1],
-        })
-    }
+    let state = match stored {
+        Some(state) if past == Past::Undone => {
+            let clock = state.clock.checked_add(CLOCK_JUMP).ok_or_else(|| {
+                Error::Damaged(format!("the clock {} cannot be advanced", state.clock))
+            })?;
+            tracing::warn!(
+                env = name, %durability, clock,
+                "the host went down while this environment was open: the last commits may be undone, so its clock jumps ahead"
+            );
+            State { clock, ..state }
+        }
+        Some(_) => {
+            txn.abort();
+            return Ok((lmdb, tables));
+        }
+        None => State {
+            catalog: 1,
+            next_id: FIRST_ID,
+            ..State::default()
+        },
+    };
+    tables
+        .meta
+        .put(&mut txn, layout::META_STATE, &state.encode())
+        .map_err(Error::from)?;
+    txn.commit().map_err(Error::from)?;
+    // Whatever the durability: the epoch that is written next says that this has happened.
+    lmdb.force_sync().map_err(Error::from)?;
+    Ok((lmdb, tables))
 }

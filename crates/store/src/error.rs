@@ -115,6 +115,9 @@ pub enum Error {
     Io(#[from] io::Error),
 }
 
+/// Dirty pages that LMDB tracks in one transaction.
+const TRANSACTION_PAGES_MAX: usize = 131_071;
+
 /// What ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
@@ -146,6 +149,27 @@ impl Error {
                 | Self::Damaged(_)
         )
     }
+
+    /// Whether the transaction failed for its size, so that less of it might succeed.
+    pub(crate) fn asks_for_too_much(&self) -> bool {
+        matches!(
+            self,
+            Self::StorageFull(Full::Map | Full::Disk)
+                | Self::Lmdb(heed::Error::Mdb(heed::MdbError::TxnFull))
+        )
+    }
+
+    /// What the client of a failed transaction is told.
+    pub(crate) fn for_client(self) -> Self {
+        match self {
+            // More dirty pages than LMDB tracks: too much at once, not a fault of the store.
+            Self::Lmdb(heed::Error::Mdb(heed::MdbError::TxnFull)) => Self::TooLarge {
+                what: "the transaction in pages",
+                limit: TRANSACTION_PAGES_MAX,
+            },
+            other => other,
+        }
+    }
 }
 
 impl From<heed::Error> for Error {
@@ -153,11 +177,6 @@ impl From<heed::Error> for Error {
         match error {
             heed::Error::Mdb(heed::MdbError::MapFull) => Self::StorageFull(Full::Map),
             heed::Error::Io(ref io) if is_disk_full(io) => Self::StorageFull(Full::Disk),
-            // A transaction of more dirty pages than LMDB tracks: too much at once, not a fault of the store.
-            heed::Error::Mdb(heed::MdbError::TxnFull) => Self::TooLarge {
-                what: "the transaction",
-                limit: 131_071,
-            },
             other => Self::Lmdb(other),
         }
     }

@@ -224,8 +224,6 @@ pub(crate) struct State {
 }
 
 pub(crate) const META_STATE: &[u8] = b"state";
-/// boot identity (16) · clean (1).
-pub(crate) const META_EPOCH: &[u8] = b"epoch";
 const STATE_BYTES: usize = 44;
 
 impl State {

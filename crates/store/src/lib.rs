@@ -13,7 +13,7 @@
 //! - `layout`: the bytes of every key and row, with `docs/storage.md` as its prose.
 //! - `index`, `plan`, `scan`, `query`: index entries, the choice of an index, and the scans that answer requests.
 //! - `changes`: reading the change log. `chores`: background work of the process that owns it.
-//! - `verify`, `backup`: the oracle, and the hot copy.
+//! - `verify`, `backup`: the oracle, and the hot copy. `pages`: LMDB's file looked at before it is trusted.
 
 mod apply;
 mod backup;
@@ -29,6 +29,7 @@ mod layout;
 mod lmdb;
 mod names;
 mod options;
+mod pages;
 mod plan;
 mod query;
 mod root;

@@ -162,6 +162,10 @@ fn open_raw(dir: &Path, map_bytes: usize, durability: Durability) -> Result<Lmdb
             path: dir.to_owned(),
             source,
         },
+        heed::Error::EnvAlreadyOpened => OpenError::Option(format!(
+            "{} is open in this process already: share that handle, or drop it first",
+            dir.display()
+        )),
         other => OpenError::Damaged {
             root: dir.to_owned(),
             reason: other.to_string(),

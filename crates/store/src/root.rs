@@ -53,28 +53,53 @@ pub enum Role {
 pub(crate) struct Locks {
     /// Held by a server alone.
     _server: Option<FlockGuard>,
-    users: RangeGuard,
+    /// `None` only if somebody else took the root over while this process was leaving it.
+    users: Option<RangeGuard>,
 }
 
 impl Locks {
     /// Whether nobody else uses the root now.
     pub(crate) fn is_alone(&self) -> bool {
-        self.users.mode() == Mode::Exclusive
+        self.users
+            .as_ref()
+            .is_some_and(|users| users.mode() == Mode::Exclusive)
     }
 
     /// Lets others in.
     pub(crate) fn share(&mut self, root: &Path) -> Result<(), OpenError> {
-        if self.is_alone() {
-            self.users
-                .downgrade()
-                .map_err(OpenError::io(lock_path(root)))?;
+        match &mut self.users {
+            Some(users) if users.mode() == Mode::Exclusive => {
+                users.downgrade().map_err(OpenError::io(lock_path(root)))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Becomes the only user, if there is no other.
     pub(crate) fn try_alone(&mut self) -> bool {
-        self.is_alone() || self.users.try_upgrade().unwrap_or(false)
+        self.is_alone()
+            || self
+                .users
+                .as_mut()
+                .is_some_and(|users| users.try_upgrade().unwrap_or(false))
+    }
+
+    /// Stops using the root, and tells whether this process was its last user; if so, nobody comes in before the locks are
+    /// dropped. Two that leave at once must not wait for each other to be gone, so each lets go before it looks: whoever
+    /// looks last is alone.
+    pub(crate) fn leave(&mut self, root: &Path) -> bool {
+        if self.is_alone() {
+            return true;
+        }
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            self.users = None;
+            let fd = open_lock_file(root).ok();
+            self.users = fd.and_then(|fd| RangeGuard::try_lock(fd, USERS, mode).ok());
+            if self.users.is_some() {
+                break;
+            }
+        }
+        self.is_alone()
     }
 }
 
@@ -89,7 +114,7 @@ pub(crate) fn enter(root: &Path, role: Role) -> Result<Locks, OpenError> {
         Role::Server => Some(lock_as_server(root)?),
         Role::Worker | Role::Library | Role::Tool => None,
     };
-    let users = join_users(root, role)?;
+    let users = Some(join_users(root, role)?);
     Ok(Locks {
         _server: server,
         users,
@@ -131,7 +156,15 @@ fn prepare_folder(root: &Path, role: Role) -> Result<(), OpenError> {
             });
         }
         // A start that was cut short leaves these; anything else is somebody's data.
-        let ours = ["okdb.lock", "run", "system", "envs", "format.new"];
+        // (A file system made for the root has a folder of its own.)
+        let ours = [
+            "okdb.lock",
+            "run",
+            "system",
+            "envs",
+            "format.new",
+            "lost+found",
+        ];
         for entry in fs::read_dir(root).map_err(OpenError::io(root))? {
             let name = entry.map_err(OpenError::io(root))?.file_name();
             if !ours.iter().any(|known| name == *known) {

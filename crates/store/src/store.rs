@@ -3,18 +3,17 @@
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::{Duration, Instant, SystemTime},
 };
 
 use okdb_shm::{Placement, Segment};
 
 use crate::{
-    Durability, Env, EnvInfo, Error, OpenError, Role,
+    Durability, Env, EnvInfo, Error, Limits, OpenError, Options, Role,
     chores::Chores,
-    env::Opening,
     root::{self, Locks},
-    system::{self, EnvRow, System},
+    system::{EnvRow, System},
 };
 
 /// The environment that every root has.
@@ -23,119 +22,33 @@ const DEFAULT_ENV: &str = "default";
 const ORPHAN_WAIT: Duration = Duration::from_secs(4);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Bounds of a store.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// The largest value, in bytes of compact JSON.
-    pub value_bytes: usize,
-    /// Operations that may wait for the writer.
-    pub queue_operations: usize,
-    /// Bytes of operations that may wait for the writer.
-    pub queue_bytes: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            value_bytes: 16 << 20,
-            queue_operations: 20_000,
-            queue_bytes: 128 << 20,
-        }
-    }
-}
-
-/// What was committed, for who wants to count or to tell others.
-#[derive(Clone, Debug)]
-pub struct Commit {
-    /// The environment.
-    pub env: String,
-    /// Its place in the segment's table.
-    pub env_index: u16,
-    /// Its clock now.
-    pub clock: u64,
-    /// Operations in the batch.
-    pub operations: u32,
-    /// Whether the commit waited for the disk.
-    pub synced: bool,
-}
-
-/// What a process wants to hear from its writers. Called on writer threads: be quick, never block.
-pub trait Hooks: Send + Sync {
-    /// A batch is durable as promised and published; its clients are about to be answered.
-    fn committed(&self, commit: &Commit) {
-        let _ = commit;
-    }
-
-    /// Runs `batch`, exactly once, during which this process holds the write lock of the environment at this place of the
-    /// segment's table.
-    fn holding_write_lock(&self, env_index: u16, batch: &mut dyn FnMut()) {
-        let _ = env_index;
-        batch();
-    }
-}
-
-/// Hears nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoHooks;
-
-impl Hooks for NoHooks {}
-
-/// How to open a root.
-#[derive(Clone)]
-pub struct Options {
-    /// What the process wants with the root.
-    pub role: Role,
-    /// Durability of environments that are made without one.
-    pub durability: Durability,
-    /// Another map size for every environment, in bytes; only a process that holds the root alone can set it.
-    pub map_size: Option<u64>,
-    /// Puts the shared segment into the root instead of `/dev/shm`.
-    pub segment_in_root: bool,
-    /// Uses process-private memory for the segment: for a host where shared memory is not shared. Such a process must be
-    /// the root's only one.
-    pub private_segment: bool,
-    /// Registers an unknown type at the first write to it.
-    pub auto_types: bool,
-    /// Bounds.
-    pub limits: Limits,
-    /// What to tell the process.
-    pub hooks: Arc<dyn Hooks>,
-    /// Stands in for the kernel's boot identity, in tests of power loss.
-    #[doc(hidden)]
-    pub boot: Option<[u8; 16]>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            role: Role::Library,
-            durability: Durability::Strict,
-            map_size: None,
-            segment_in_root: false,
-            private_segment: false,
-            auto_types: false,
-            limits: Limits::default(),
-            hooks: Arc::new(NoHooks),
-            boot: None,
-        }
-    }
-}
-
-/// An opened root. Clones share it; the last one closes it.
+/// An opened root. Clones share it; the last one closes it. The root stays in use until the last [`Env`] is gone too.
 #[derive(Clone)]
 pub struct Store(Arc<StoreInner>);
 
 struct StoreInner {
-    root: PathBuf,
-    options: Options,
-    boot: [u8; 16],
-    system: System,
-    segment: Arc<Segment>,
+    base: Arc<Base>,
     envs: RwLock<HashMap<String, Env>>,
     /// Held while an environment is opened: LMDB allows one handle a process.
     opening: Mutex<()>,
+}
+
+/// What the environments of an opened root share. The locks are the last to go: as long as any environment is open in
+/// this process, no other one is alone with the root.
+pub(crate) struct Base {
+    pub(crate) root: PathBuf,
+    pub(crate) options: Options,
+    pub(crate) boot: [u8; 16],
+    pub(crate) system: System,
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) chores: Chores,
     locks: Mutex<Locks>,
-    chores: Chores,
+}
+
+impl Base {
+    fn locks(&self) -> MutexGuard<'_, Locks> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Store {
@@ -170,73 +83,71 @@ impl Store {
         if root::read_format(&root)?.is_none() {
             root::write_format(&root)?;
         }
-        let store = Self(Arc::new(StoreInner {
+        let base = Arc::new(Base {
             root,
             options,
             boot,
             system,
             segment,
+            chores: Chores::default(),
+            locks: Mutex::new(locks),
+        });
+        let store = Self(Arc::new(StoreInner {
+            base: Arc::clone(&base),
             envs: RwLock::default(),
             opening: Mutex::default(),
-            locks: Mutex::new(locks),
-            chores: Chores::default(),
         }));
         // The clock is seeded before anybody else comes in.
         store.open_env(DEFAULT_ENV)?;
-        if store.0.options.role == Role::Server {
-            for (name, _) in store.0.system.envs()? {
+        if base.options.role == Role::Server {
+            for name in store.env_names()? {
                 store.open_env(&name)?;
             }
         }
-        let inner = &store.0;
-        inner
-            .locks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .share(&inner.root)?;
+        base.locks().share(&base.root)?;
         Ok(store)
     }
 
     /// The root folder, in canonical form.
     #[must_use]
     pub fn root(&self) -> &Path {
-        &self.0.root
+        &self.0.base.root
     }
 
     /// The root's identity, 32 hexadecimal digits, made once.
     #[must_use]
     pub fn identity(&self) -> String {
-        hex(&self.0.system.identity)
+        hex(&self.0.base.system.identity)
     }
 
     /// The root's identity as bytes.
     #[must_use]
     pub fn identity_bytes(&self) -> [u8; 16] {
-        self.0.system.identity
+        self.0.base.system.identity
     }
 
     /// A secret that every process of this root shares and nobody else knows.
     #[must_use]
     pub fn secret(&self) -> [u8; 32] {
-        self.0.system.secret
+        self.0.base.system.secret
     }
 
     /// The shared segment.
     #[must_use]
     pub fn segment(&self) -> &Arc<Segment> {
-        &self.0.segment
+        &self.0.base.segment
     }
 
     /// The bounds it was opened with.
     #[must_use]
     pub fn limits(&self) -> &Limits {
-        &self.0.options.limits
+        &self.0.base.options.limits
     }
 
     /// The map size of each environment, in bytes of address space.
     #[must_use]
     pub fn map_bytes(&self) -> usize {
-        self.0.system.map_bytes
+        self.0.base.system.map_bytes
     }
 
     /// An environment, opened at its first use in this process.
@@ -255,10 +166,11 @@ impl Store {
     /// # Errors
     /// [`Error::InvalidName`], [`Error::AlreadyExists`], or what making it meets.
     pub fn create_env(&self, name: &str, durability: Option<Durability>) -> Result<Env, Error> {
-        let durability = durability.unwrap_or(self.0.options.durability);
+        let durability = durability.unwrap_or(self.0.base.options.durability);
         self.0
+            .base
             .system
-            .create_env(&self.0.root, name, durability)
+            .create_env(&self.0.base.root, name, durability)
             .map_err(into_error)?;
         self.env(name)
     }
@@ -268,7 +180,7 @@ impl Store {
     /// # Errors
     /// What LMDB reports.
     pub fn envs(&self) -> Result<Vec<EnvInfo>, Error> {
-        let rows = self.0.system.envs()?;
+        let rows = self.0.base.system.envs()?;
         rows.iter()
             .map(|(name, _)| self.env(name)?.info())
             .collect()
@@ -281,6 +193,7 @@ impl Store {
     pub fn env_names(&self) -> Result<Vec<String>, Error> {
         Ok(self
             .0
+            .base
             .system
             .envs()?
             .into_iter()
@@ -289,7 +202,7 @@ impl Store {
     }
 
     pub(crate) fn system(&self) -> &System {
-        &self.0.system
+        &self.0.base.system
     }
 
     fn opened(&self, name: &str) -> Option<Env> {
@@ -304,29 +217,16 @@ impl Store {
     }
 
     fn open_env(&self, name: &str) -> Result<Env, OpenError> {
-        let inner = &self.0;
+        let (inner, base) = (&self.0, &self.0.base);
         let _one_at_a_time = inner.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(env) = self.opened(name) {
             return Ok(env);
         }
         crate::check_env_name(name)?;
-        let row: EnvRow = inner.system.env(name)?.ok_or_else(|| Error::EnvNotFound {
+        let row: EnvRow = base.system.env(name)?.ok_or_else(|| Error::EnvNotFound {
             name: name.to_owned(),
         })?;
-        let env = Env::open(Opening {
-            name: name.to_owned(),
-            index: row.index,
-            dir: system::env_dir(&inner.root, name, &row),
-            map_bytes: inner.system.map_bytes,
-            durability: row.durability()?,
-            boot: inner.boot,
-            segment: Arc::clone(&inner.segment),
-            limits: inner.options.limits.clone(),
-            hooks: Arc::clone(&inner.options.hooks),
-            auto_types: inner.options.auto_types,
-            secret: inner.system.secret,
-            origin: self.identity(),
-        })?;
+        let env = Env::open(Arc::clone(base), name, &row)?;
         let mut envs = inner.envs.write().unwrap_or_else(PoisonError::into_inner);
         envs.insert(name.to_owned(), env.clone());
         Ok(env)
@@ -358,12 +258,12 @@ impl Store {
     /// Does the root's background work until `stop` is set, if no other process does it: index builds, the rows of
     /// dropped types and indexes, superseded log entries. Blocks; give it a thread.
     pub fn run_chores(&self, stop: &crate::StopFlag) {
-        self.0.chores.run(self, stop);
+        self.0.base.chores.run(self, stop);
     }
 
     /// Lets the background work look for something to do at once.
     pub fn wake_chores(&self) {
-        self.0.chores.wake();
+        self.0.base.chores.wake();
     }
 
     /// Refuses new writes, finishes the queued ones, and marks a clean end where this process is the last one. Reads go on.
@@ -374,6 +274,7 @@ impl Store {
 
 impl StoreInner {
     fn close(&self) {
+        let base = &self.base;
         let envs: Vec<Env> = {
             let envs = self.envs.read().unwrap_or_else(PoisonError::into_inner);
             envs.values().cloned().collect()
@@ -381,18 +282,19 @@ impl StoreInner {
         for env in &envs {
             env.0.writer.close();
         }
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.options.role != Role::Worker && locks.try_alone() {
-            for env in &envs {
-                if let Err(error) = env.0.leave_epoch(self.boot) {
-                    tracing::warn!(env = env.name(), %error, "cannot mark a clean end");
-                }
+        let mut locks = base.locks();
+        if base.options.role == Role::Worker || !locks.leave(&base.root) {
+            return;
+        }
+        for env in &envs {
+            if let Err(error) = env.0.leave_epoch() {
+                tracing::warn!(env = env.name(), %error, "cannot mark a clean end");
             }
-            if self.segment.is_shared()
-                && let Err(error) = self.segment.remove(&self.root.join("run"))
-            {
-                tracing::warn!(%error, "cannot remove the shared segment");
-            }
+        }
+        if base.segment.is_shared()
+            && let Err(error) = base.segment.remove(&base.root.join("run"))
+        {
+            tracing::warn!(%error, "cannot remove the shared segment");
         }
     }
 }
@@ -463,6 +365,7 @@ fn outlive_orphans(
         return Ok(());
     };
     let deadline = Instant::now() + ORPHAN_WAIT;
+    let last_deadline = deadline + ORPHAN_WAIT;
     loop {
         let orphans: Vec<_> = segment
             .rows()
@@ -472,6 +375,13 @@ fn outlive_orphans(
             .collect();
         if locks.try_alone() || orphans.is_empty() {
             return Ok(());
+        }
+        if let (true, Some(orphan)) = (Instant::now() >= last_deadline, orphans.first()) {
+            // Stuck in the kernel: not even SIGKILL ends it.
+            return Err(OpenError::Locked {
+                root: root.to_owned(),
+                pid: Some(orphan.pid),
+            });
         }
         if Instant::now() >= deadline {
             for orphan in orphans {

@@ -26,6 +26,7 @@ const IDENTITY: &[u8] = b"identity";
 const SECRET: &[u8] = b"secret";
 const MAP_BYTES: &[u8] = b"map_bytes";
 const ENV_PREFIX: &[u8] = b"env/";
+const EPOCH_PREFIX: &[u8] = b"epoch/";
 
 pub(crate) struct System {
     lmdb: Lmdb,
@@ -149,6 +150,91 @@ impl System {
         txn.commit().map_err(Error::from)?;
         Ok(row)
     }
+}
+
+/// What the last end of an environment may have done to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Past {
+    /// Nothing: it ended well, or the host has been up since it was last in use, or it is new.
+    Whole,
+    /// The host went down while it was in use: the last commits may be undone, or worse.
+    Undone,
+}
+
+/// Which boot of the host used an environment last, and whether it ended well. Kept here, in an environment that is always
+/// synced, and not in the one it is about, whose rows cannot be trusted before it is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Epoch {
+    boot: [u8; 16],
+    clean: bool,
+}
+
+impl Epoch {
+    /// boot identity (16) · clean (1).
+    fn encode(self) -> [u8; 17] {
+        let mut row = [0; 17];
+        row[..16].copy_from_slice(&self.boot);
+        row[16] = u8::from(self.clean);
+        row
+    }
+
+    /// A row that does not decode vouches for nothing.
+    fn decode(row: &[u8]) -> Self {
+        let (boot, clean) = row.split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
+        Self {
+            boot: *boot,
+            clean: clean == [1],
+        }
+    }
+}
+
+impl System {
+    /// Runs `open` on an environment, and notes that this boot uses it. `open` learns what the last end may have done, and
+    /// only one process at a time is told of one.
+    pub(crate) fn in_epoch<T>(
+        &self,
+        name: &str,
+        boot: [u8; 16],
+        open: impl FnOnce(Past) -> Result<T, OpenError>,
+    ) -> Result<T, OpenError> {
+        let current = Epoch { boot, clean: false };
+        let key = epoch_key(name);
+        let read = |txn: &heed::RoTxn<'_>| -> Result<Option<Epoch>, Error> {
+            Ok(self.table.get(txn, &key)?.map(Epoch::decode))
+        };
+        let known = {
+            let txn = self.lmdb.read_txn().map_err(Error::from)?;
+            read(&txn)?
+        };
+        if known == Some(current) {
+            return open(Past::Whole);
+        }
+        let mut txn = self.lmdb.write_txn().map_err(Error::from)?;
+        let past = match read(&txn)? {
+            Some(last) if last.boot != boot && !last.clean => Past::Undone,
+            _ => Past::Whole,
+        };
+        let opened = open(past)?;
+        self.table
+            .put(&mut txn, &key, &current.encode())
+            .map_err(Error::from)?;
+        txn.commit().map_err(Error::from)?;
+        Ok(opened)
+    }
+
+    /// Notes that an environment ended well: everything in it is on disk, and nobody uses it.
+    pub(crate) fn leave_epoch(&self, name: &str, boot: [u8; 16]) -> Result<(), Error> {
+        let mut txn = self.lmdb.write_txn()?;
+        let epoch = Epoch { boot, clean: true };
+        self.table
+            .put(&mut txn, &epoch_key(name), &epoch.encode())?;
+        txn.commit()?;
+        Ok(())
+    }
+}
+
+fn epoch_key(name: &str) -> Vec<u8> {
+    [EPOCH_PREFIX, name.as_bytes()].concat()
 }
 
 /// Where an environment's files are.

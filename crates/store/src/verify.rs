@@ -12,10 +12,9 @@ use serde::Serialize;
 use crate::{
     Env, Error, IndexState,
     catalog::{self, Catalog, IndexDef, TypeDef},
-    changes,
-    env::EnvInner,
-    index,
+    changes, index,
     layout::{self, CATALOG_ID, LogRow, State},
+    lmdb::Tables,
 };
 
 /// Problems that are listed; more are only counted.
@@ -68,28 +67,27 @@ impl Env {
     /// What LMDB reports; what does not hold is in the report.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport, Error> {
         let txn = self.0.lmdb.read_txn()?;
-        walk(&self.0, &txn, progress)
+        walk(&self.0.tables, &txn, progress)
     }
 }
 
 pub(crate) fn walk(
-    env: &EnvInner,
+    tables: &Tables,
     txn: &RoTxn<'_>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<VerifyReport, Error> {
-    let state = catalog::read_state(&env.tables, txn)?;
-    let catalog = Catalog::load(&env.tables, txn, state.catalog)?;
+    let state = catalog::read_state(tables, txn)?;
+    let catalog = Catalog::load(tables, txn, state.catalog)?;
     let mut trash = Vec::new();
-    for row in env.tables.meta.prefix_iter(txn, b"t")? {
+    for row in tables.meta.prefix_iter(txn, b"t")? {
         trash.push(layout::id_of(row?.0.get(1..).unwrap_or_default())?);
     }
-    let tables = env.tables;
     let total = tables.data.len(txn)?
         + tables.index.len(txn)?
         + tables.log.len(txn)?
         + tables.tomb.len(txn)?;
     let mut walk = Walk {
-        env,
+        tables,
         txn,
         state,
         catalog,
@@ -112,7 +110,7 @@ pub(crate) fn walk(
 }
 
 struct Walk<'w> {
-    env: &'w EnvInner,
+    tables: &'w Tables,
     txn: &'w RoTxn<'w>,
     state: State,
     catalog: Catalog,
@@ -161,7 +159,7 @@ impl Walk<'_> {
 
     fn records(&mut self) -> Result<(), Error> {
         let mut counts: HashMap<u32, u64> = HashMap::new();
-        for row in self.env.tables.data.iter(self.txn)? {
+        for row in self.tables.data.iter(self.txn)? {
             let (row_key, row) = row?;
             self.saw_row();
             let type_id = layout::id_of(row_key)?;
@@ -211,7 +209,7 @@ impl Walk<'_> {
             .collect::<Vec<_>>()
         {
             let found = counts.get(&def.id).copied().unwrap_or(0);
-            let stored = catalog::read_count(&self.env.tables, self.txn, def.id)?;
+            let stored = catalog::read_count(self.tables, self.txn, def.id)?;
             if stored != found {
                 self.problem(
                     "count",
@@ -233,7 +231,7 @@ impl Walk<'_> {
         clock: u64,
         removed: bool,
     ) -> Result<(), Error> {
-        let tables = &self.env.tables;
+        let tables = self.tables;
         match tables.log.get(self.txn, &clock.to_be_bytes())? {
             None => self.problem(
                 "log",
@@ -297,7 +295,7 @@ impl Walk<'_> {
             let entries = index::entries(&combinations, key);
             *self.expected_entries.entry(index.row.id).or_default() += entries.len() as u64;
             for entry in entries {
-                if self.env.tables.index.get(self.txn, &entry)?.is_none() {
+                if self.tables.index.get(self.txn, &entry)?.is_none() {
                     self.problem(
                         "index",
                         &def.name,
@@ -307,14 +305,8 @@ impl Walk<'_> {
                 }
             }
             if index.row.unique
-                && let Some(other) = index::conflict(
-                    &self.env.tables,
-                    self.txn,
-                    index,
-                    def.id,
-                    &combinations,
-                    key,
-                )?
+                && let Some(other) =
+                    index::conflict(self.tables, self.txn, index, def.id, &combinations, key)?
             {
                 self.problem(
                     "index",
@@ -339,7 +331,7 @@ impl Walk<'_> {
             }
         }
         let mut found: HashMap<u32, u64> = HashMap::new();
-        for row in self.env.tables.index.iter(self.txn)? {
+        for row in self.tables.index.iter(self.txn)? {
             let (entry, _) = row?;
             self.saw_row();
             let id = layout::id_of(entry)?;
@@ -364,7 +356,7 @@ impl Walk<'_> {
                 Ok((_, key)) => {
                     let mut row_key = Vec::new();
                     layout::record_key(def.id, key, &mut row_key);
-                    if self.env.tables.data.get(self.txn, &row_key)?.is_none() {
+                    if self.tables.data.get(self.txn, &row_key)?.is_none() {
                         self.problem(
                             "index",
                             &def.name,
@@ -396,7 +388,7 @@ impl Walk<'_> {
     }
 
     fn log(&mut self) -> Result<(), Error> {
-        let tables = &self.env.tables;
+        let tables = self.tables;
         let mut superseded = 0;
         for row in tables.log.iter(self.txn)? {
             let (key, row) = row?;
@@ -462,7 +454,7 @@ impl Walk<'_> {
     }
 
     fn tombstones(&mut self) -> Result<(), Error> {
-        for row in self.env.tables.tomb.iter(self.txn)? {
+        for row in self.tables.tomb.iter(self.txn)? {
             let (row_key, row) = row?;
             self.saw_row();
             let type_id = layout::id_of(row_key)?;
@@ -472,7 +464,7 @@ impl Walk<'_> {
             let key = layout::key_of(row_key)?;
             let name = self.type_name(type_id);
             let clock = layout::decode_clock(row)?;
-            if self.env.tables.data.get(self.txn, row_key)?.is_some() {
+            if self.tables.data.get(self.txn, row_key)?.is_some() {
                 self.problem("tombstone", &name, key, "the record exists");
             }
             if clock > self.state.log_floor {
@@ -483,7 +475,7 @@ impl Walk<'_> {
     }
 
     fn dead(&mut self) -> Result<(), Error> {
-        let count = self.env.tables.dead.len(self.txn)?;
+        let count = self.tables.dead.len(self.txn)?;
         if count != self.state.dead {
             let detail = format!(
                 "{count} superseded entries are noted, {} are counted",
@@ -491,15 +483,15 @@ impl Walk<'_> {
             );
             self.problem("dead", "", "", detail);
         }
-        for row in self.env.tables.dead.iter(self.txn)? {
+        for row in self.tables.dead.iter(self.txn)? {
             let (key, row) = row?;
             let by = layout::decode_clock(key)?;
             let (clock, type_id) = layout::decode_dead(row)?;
-            let Some(log) = self.env.tables.log.get(self.txn, &clock.to_be_bytes())? else {
+            let Some(log) = self.tables.log.get(self.txn, &clock.to_be_bytes())? else {
                 continue;
             };
             let log = LogRow::decode(log)?;
-            if changes::counts(&self.env.tables, self.txn, clock, &log)?
+            if changes::counts(self.tables, self.txn, clock, &log)?
                 && !self.trash.contains(&type_id)
             {
                 let name = self.type_name(type_id);

@@ -42,6 +42,23 @@ struct Job {
     reply: oneshot::Sender<Result<Outcome, Error>>,
 }
 
+impl Job {
+    /// A part of another job, which answers for it.
+    fn unanswered(task: Task) -> Self {
+        Self {
+            task,
+            operations: 1,
+            bytes: 0,
+            reply: oneshot::channel().0,
+        }
+    }
+
+    fn answer(self, outcome: Result<Outcome, Error>) {
+        // A client that went away does not undo its write.
+        let _ = self.reply.send(outcome);
+    }
+}
+
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
@@ -82,7 +99,7 @@ impl Writer {
         if queue.closed {
             return Pending::ready(Err(Error::ShuttingDown));
         }
-        let limits = &env.limits;
+        let limits = &env.base.options.limits;
         let full = queue.operations + operations > limits.queue_operations.max(operations)
             || queue.bytes + bytes > limits.queue_bytes.max(bytes);
         if full {
@@ -206,106 +223,149 @@ fn run(env: &Weak<EnvInner>) {
             Some(true) => {
                 let mut batch = Vec::new();
                 env.writer.take(&mut batch);
-                // A panic is our bug; its batch is lost with the transaction, and its clients learn that it failed.
-                let run = std::panic::AssertUnwindSafe(|| run_batch(&env, batch));
+                // A panic is our bug: the transaction goes with it, and the clients learn that it failed.
+                let run = std::panic::AssertUnwindSafe(|| run_batch(&env, &mut batch));
                 if std::panic::catch_unwind(run).is_err() {
                     tracing::error!(env = env.name, "a write batch panicked and was abandoned");
+                    for job in batch {
+                        job.answer(Err(Error::Io(std::io::Error::other(
+                            "the write was abandoned after an internal error",
+                        ))));
+                    }
                 }
             }
         }
     }
 }
 
-/// What came of a job inside a transaction.
+/// What came of jobs inside a transaction.
 enum Attempt {
-    /// Every job has an outcome, and the transaction is committed.
-    Committed { clock: u64, changed: bool },
+    /// Every job has an outcome, and the transaction is committed; with the clock, if it changed anything.
+    Committed(Vec<Result<Outcome, Error>>, Option<u64>),
     /// This job, by its place, poisoned the transaction.
     Culprit(usize, Error),
-    /// The commit itself failed, so none of it happened.
-    CommitFailed(Error),
+    /// The transaction could not be begun or committed, so none of it happened.
+    Failed(Error),
 }
 
-fn run_batch(env: &Arc<EnvInner>, mut batch: Vec<Job>) {
-    let mut grown = false;
+/// Runs jobs until each has been answered.
+fn run_batch(env: &Arc<EnvInner>, batch: &mut Vec<Job>) {
+    let mut grow = true;
     while !batch.is_empty() {
-        let mut outcomes = Vec::with_capacity(batch.len());
-        match attempt(env, &mut batch, &mut outcomes, &mut grown) {
-            Attempt::Committed { clock, changed } => {
-                if changed {
-                    env.publish(clock);
-                    let operations = batch.iter().map(|job| job.operations).sum::<usize>();
-                    env.hooks.committed(&Commit {
-                        env: env.name.clone(),
-                        env_index: env.index,
-                        clock,
-                        operations: u32::try_from(operations).unwrap_or(u32::MAX),
-                        synced: env.durability.syncs(),
-                    });
-                }
+        match attempt(env, batch, grow) {
+            Attempt::Committed(outcomes, _) => {
                 for (job, outcome) in batch.drain(..).zip(outcomes) {
-                    // A client that went away does not undo its write.
-                    let _ = job.reply.send(outcome);
+                    job.answer(outcome);
                 }
             }
-            Attempt::Culprit(place, error) => {
-                let culprit = batch.remove(place);
-                let _ = culprit.reply.send(Err(error));
+            Attempt::Culprit(place, error) if !error.asks_for_too_much() => {
+                batch.remove(place).answer(Err(error));
             }
-            Attempt::CommitFailed(error) if batch.len() == 1 => {
-                if let Some(job) = batch.pop() {
-                    let _ = job.reply.send(Err(error));
-                }
-            }
-            Attempt::CommitFailed(error) => {
-                // Somebody in it asked for too much: alone, each shows whether it was that one.
-                tracing::warn!(env = env.name, %error, jobs = batch.len(), "a batch could not be committed; running its jobs one by one");
-                for job in batch.drain(..) {
-                    run_batch(env, vec![job]);
+            // Too much together, or one that asks for too much: alone, each shows which.
+            Attempt::Culprit(_, error) | Attempt::Failed(error) => {
+                tracing::warn!(env = env.name, %error, jobs = batch.len(), "a batch failed; running its jobs one by one");
+                while !batch.is_empty() {
+                    run_alone(env, batch.remove(0));
                 }
             }
         }
+        grow = false;
     }
 }
 
-fn attempt(
-    env: &Arc<EnvInner>,
-    batch: &mut Vec<Job>,
-    outcomes: &mut Vec<Result<Outcome, Error>>,
-    grown: &mut bool,
-) -> Attempt {
+/// Runs a job by itself; a bulk that does not fit whole, in ever smaller parts.
+fn run_alone(env: &Arc<EnvInner>, job: Job) {
+    let mut alone = vec![job];
+    let result = attempt_one(env, &mut alone);
+    let Some(Job { task, reply, .. }) = alone.pop() else {
+        return;
+    };
+    let outcome = match (task, result) {
+        (Task::Write(Write::Bulk(operations)), Err(error)) if error.asks_for_too_much() => {
+            Ok(run_in_parts(env, operations))
+        }
+        (_, result) => result.map_err(Error::for_client),
+    };
+    // A client that went away does not undo its write.
+    let _ = reply.send(outcome);
+}
+
+fn attempt_one(env: &Arc<EnvInner>, alone: &mut Vec<Job>) -> Result<Outcome, Error> {
+    match attempt(env, alone, false) {
+        Attempt::Committed(mut outcomes, _) => outcomes.pop().unwrap_or(Err(Error::ShuttingDown)),
+        Attempt::Culprit(_, error) | Attempt::Failed(error) => Err(error),
+    }
+}
+
+/// Halves a bulk until each part is committed or is one operation: what frees room must not fail together with what
+/// needs it.
+fn run_in_parts(env: &Arc<EnvInner>, operations: Vec<Operation>) -> Outcome {
+    let mut clock = 0;
+    let mut results = Vec::with_capacity(operations.len());
+    let mut parts = vec![operations];
+    while let Some(part) = parts.pop() {
+        let mut alone = vec![Job::unanswered(Task::Write(Write::Bulk(part)))];
+        match attempt_one(env, &mut alone) {
+            Ok(Outcome::Bulk {
+                clock: now,
+                results: done,
+            }) => {
+                clock = now;
+                results.extend(done);
+            }
+            Ok(_) => {}
+            Err(error) => match alone.pop().map(|job| job.task) {
+                Some(Task::Write(Write::Bulk(mut part))) if part.len() > 1 => {
+                    let second = part.split_off(part.len() / 2);
+                    parts.extend([second, part]);
+                }
+                _ => results.push(Err(error.for_client())),
+            },
+        }
+    }
+    Outcome::Bulk { clock, results }
+}
+
+/// Runs a batch in one transaction, in which what arrives while another process holds the lock rides along if it may.
+fn attempt(env: &Arc<EnvInner>, batch: &mut Vec<Job>, grow: bool) -> Attempt {
     let txn = match env.lmdb.write_txn() {
         Ok(txn) => txn,
-        Err(error) => return Attempt::CommitFailed(error.into()),
+        Err(error) => return Attempt::Failed(error.into()),
     };
-    // What arrived while another process held the lock rides along, once.
-    if !*grown {
-        *grown = true;
+    if grow {
         env.writer.take(batch);
     }
     let mut txn = Some(txn);
     let mut attempt = None;
-    env.hooks.holding_write_lock(env.index, &mut || {
+    let hooks = &env.base.options.hooks;
+    hooks.holding_write_lock(env.index, &mut || {
         if let Some(txn) = txn.take() {
-            attempt = Some(apply_all(env, txn, batch, outcomes));
+            attempt = Some(apply_all(env, txn, batch));
         }
     });
-    attempt.unwrap_or(Attempt::CommitFailed(Error::ShuttingDown))
+    if let Some(Attempt::Committed(_, Some(clock))) = &attempt {
+        env.publish(*clock);
+        let operations = batch.iter().map(|job| job.operations).sum::<usize>();
+        hooks.committed(&Commit {
+            env: env.name.clone(),
+            env_index: env.index,
+            clock: *clock,
+            operations: u32::try_from(operations).unwrap_or(u32::MAX),
+            synced: env.durability.syncs(),
+        });
+    }
+    attempt.unwrap_or(Attempt::Failed(Error::ShuttingDown))
 }
 
-fn apply_all(
-    env: &Arc<EnvInner>,
-    mut txn: RwTxn<'_>,
-    batch: &[Job],
-    outcomes: &mut Vec<Result<Outcome, Error>>,
-) -> Attempt {
+fn apply_all(env: &Arc<EnvInner>, mut txn: RwTxn<'_>, batch: &[Job]) -> Attempt {
     let applier = env.applier();
     let mut ledger = match begin(env, &txn) {
         Ok(ledger) => ledger,
-        Err(error) => return Attempt::CommitFailed(error),
+        Err(error) => return Attempt::Failed(error),
     };
     let before = ledger.state;
     let alone = batch.len() == 1;
+    let mut outcomes = Vec::with_capacity(batch.len());
     for (place, job) in batch.iter().enumerate() {
         let result = run_task(env, &applier, &mut txn, &mut ledger, &job.task, alone);
         match result {
@@ -315,29 +375,25 @@ fn apply_all(
             result => outcomes.push(result),
         }
     }
-    let clock = ledger.state.clock;
     if ledger.state == before && !ledger.touched {
         // Nothing changed: no page to write, no sync to wait for.
         txn.abort();
-        return Attempt::Committed {
-            clock,
-            changed: false,
-        };
+        return Attempt::Committed(outcomes, None);
     }
     let committed = applier
         .finish(&mut txn, &ledger)
         .and_then(|()| txn.commit().map_err(Error::from));
-    match committed {
-        Ok(()) => Attempt::Committed {
-            clock,
-            changed: true,
-        },
-        Err(error) => Attempt::CommitFailed(error),
+    if let Err(error) = committed {
+        return Attempt::Failed(error);
     }
+    if ledger.state.catalog != before.catalog {
+        env.base.chores.wake();
+    }
+    Attempt::Committed(outcomes, Some(ledger.state.clock))
 }
 
 fn begin(env: &EnvInner, txn: &RwTxn<'_>) -> Result<Ledger, Error> {
-    let catalog = env.catalog.of_snapshot_arc(&env.tables, txn)?;
+    let catalog = env.catalog.of_write(&env.tables, txn)?;
     let state = catalog::read_state(&env.tables, txn)?;
     Ok(Ledger::new(state, catalog, room_bytes(env, txn)?))
 }

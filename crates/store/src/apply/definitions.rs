@@ -26,9 +26,7 @@ impl Applier<'_> {
         ensure: bool,
     ) -> Result<(), Error> {
         check_type_name(name)?;
-        for spec in indexes {
-            catalog::check_spec(spec)?;
-        }
+        catalog::check_specs(indexes)?;
         match ledger.catalog.get(name) {
             Some(_) if !ensure => {
                 return Err(Error::AlreadyExists {

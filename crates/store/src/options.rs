@@ -1,0 +1,103 @@
+//! How a process opens a root, and what it wants to hear from it.
+
+use std::sync::Arc;
+
+use crate::{Durability, Role};
+
+/// Bounds of a store.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The largest value, in bytes of compact JSON.
+    pub value_bytes: usize,
+    /// Operations that may wait for the writer.
+    pub queue_operations: usize,
+    /// Bytes of operations that may wait for the writer.
+    pub queue_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            value_bytes: 16 << 20,
+            queue_operations: 20_000,
+            queue_bytes: 128 << 20,
+        }
+    }
+}
+
+/// What was committed, for who wants to count or to tell others.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    /// The environment.
+    pub env: String,
+    /// Its place in the segment's table.
+    pub env_index: u16,
+    /// Its clock now.
+    pub clock: u64,
+    /// Operations in the batch.
+    pub operations: u32,
+    /// Whether the commit waited for the disk.
+    pub synced: bool,
+}
+
+/// What a process wants to hear from its writers. Called on writer threads: be quick, never block.
+pub trait Hooks: Send + Sync {
+    /// A batch is durable as promised and published; its clients are about to be answered.
+    fn committed(&self, commit: &Commit) {
+        let _ = commit;
+    }
+
+    /// Runs `batch`, exactly once, during which this process holds the write lock of the environment at this place of the
+    /// segment's table.
+    fn holding_write_lock(&self, env_index: u16, batch: &mut dyn FnMut()) {
+        let _ = env_index;
+        batch();
+    }
+}
+
+/// Hears nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoHooks;
+
+impl Hooks for NoHooks {}
+
+/// How to open a root.
+#[derive(Clone)]
+pub struct Options {
+    /// What the process wants with the root.
+    pub role: Role,
+    /// Durability of environments that are made without one.
+    pub durability: Durability,
+    /// Another map size for every environment, in bytes; only a process that holds the root alone can set it.
+    pub map_size: Option<u64>,
+    /// Puts the shared segment into the root instead of `/dev/shm`.
+    pub segment_in_root: bool,
+    /// Uses process-private memory for the segment: for a host where shared memory is not shared. Such a process must be
+    /// the root's only one.
+    pub private_segment: bool,
+    /// Registers an unknown type at the first write to it.
+    pub auto_types: bool,
+    /// Bounds.
+    pub limits: Limits,
+    /// What to tell the process.
+    pub hooks: Arc<dyn Hooks>,
+    /// Stands in for the kernel's boot identity, in tests of power loss.
+    #[doc(hidden)]
+    pub boot: Option<[u8; 16]>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            role: Role::Library,
+            durability: Durability::Strict,
+            map_size: None,
+            segment_in_root: false,
+            private_segment: false,
+            auto_types: false,
+            limits: Limits::default(),
+            hooks: Arc::new(NoHooks),
+            boot: None,
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The store as its users see it: real LMDB files in a temporary folder, real processes, one binary for all stories.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failed step is a failed test, and its line tells which"
+)]
+
+mod common;
+mod model;
