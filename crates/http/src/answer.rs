@@ -31,6 +31,12 @@ pub(crate) fn serialized(
     Ok(json(status, text))
 }
 
+/// An answer of a list under its name.
+pub(crate) fn listed(name: &str, list: &impl Serialize) -> Result<Response<Body>, Problem> {
+    let list = serde_json::to_string(list).map_err(|error| Problem::internal(&error))?;
+    Ok(json(StatusCode::OK, format!("{{\"{name}\":{list}}}")))
+}
+
 /// An answer without a body.
 pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());

@@ -2,7 +2,6 @@
 
 use hyper::{Response, StatusCode, header::HeaderValue};
 use okdb_store::Durability;
-use serde_json::json;
 
 use crate::{
     answer,
@@ -84,7 +83,7 @@ pub(super) const ROUTES: &[Route] = &[
 async fn list(call: Call) -> Result<Response<Body>, Problem> {
     let store = call.app.store.clone();
     let envs = call.app.pool.run(move || store.envs()).await??;
-    answer::serialized(StatusCode::OK, &json!({ "envs": envs }))
+    answer::listed("envs", &envs)
 }
 
 async fn create(mut call: Call) -> Result<Response<Body>, Problem> {

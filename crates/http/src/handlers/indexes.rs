@@ -178,7 +178,7 @@ async fn list(call: Call) -> Result<Response<Body>, Problem> {
         .pool
         .run(move || env.snapshot()?.indexes(&type_name))
         .await??;
-    answer::serialized(StatusCode::OK, &json!({ "indexes": indexes }))
+    answer::listed("indexes", &indexes)
 }
 
 async fn register(mut call: Call) -> Result<Response<Body>, Problem> {

@@ -2,7 +2,6 @@
 
 use hyper::{Response, StatusCode};
 use okdb_store::{Env, IndexState, Outcome, TypeInfo, Write};
-use serde_json::json;
 
 use super::indexes;
 use crate::{
@@ -111,7 +110,7 @@ pub(super) const ROUTES: &[Route] = &[
 async fn list(call: Call) -> Result<Response<Body>, Problem> {
     let env = call.env()?;
     let types = call.app.pool.run(move || env.snapshot()?.types()).await??;
-    answer::serialized(StatusCode::OK, &json!({ "types": types }))
+    answer::listed("types", &types)
 }
 
 async fn register(mut call: Call) -> Result<Response<Body>, Problem> {
