@@ -6,3 +6,6 @@ find.addEventListener("input", () => {
     route.hidden = !words.every((word) => text.includes(word));
   }
 });
+const show = () => document.getElementById(location.hash.slice(1))?.closest("details")?.setAttribute("open", "");
+addEventListener("hashchange", show);
+show();

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::{
     codes::Code,
+    schemas,
     table::{self, BodySpec, Content, Field, Group, Route, Shape},
 };
 
@@ -35,6 +36,7 @@ pub(crate) fn page(version: &str) -> String {
         }
         out.raw("</section>");
     }
+    shapes(&mut out);
     codes(&mut out);
     out.raw("</main><script>")
         .raw(SCRIPT)
@@ -88,7 +90,11 @@ fn navigation(out: &mut Page, version: &str) {
         .text(version)
         .raw("</small></h1>");
     out.raw("<input id=\"find\" type=\"search\" placeholder=\"Filter routes\" aria-label=\"Filter routes\"><ul>");
-    for title in Group::ALL.map(Group::title).into_iter().chain(["Errors"]) {
+    for title in Group::ALL
+        .map(Group::title)
+        .into_iter()
+        .chain(["Shapes", "Errors"])
+    {
         out.raw("<li><a href=\"#")
             .text(&anchor(title))
             .raw("\">")
@@ -150,11 +156,10 @@ fn section(out: &mut Page, route: &Route) {
             .raw("</td><td>")
             .prose(answer.what)
             .raw("</td><td>");
-        let (Content::Json(shape) | Content::Lines(shape)) = answer.content else {
-            out.raw("</td></tr>");
-            continue;
-        };
-        out.raw("<code>").text(shape).raw("</code></td></tr>");
+        if let Content::Json(name) | Content::Lines(name) = answer.content {
+            shape(out, name);
+        }
+        out.raw("</td></tr>");
     }
     out.raw("</tbody></table><p class=\"codes\">Errors: ");
     for code in route.refusals() {
@@ -173,27 +178,48 @@ fn fields(out: &mut Page, title: &str, fields: &[Field]) {
     }
     out.raw("<h3>").text(title).raw("</h3><table><tbody>");
     for field in fields {
-        let shape = match field.shape {
-            Shape::Text => "string",
-            Shape::Integer => "integer",
-            Shape::Limit => "1 to 1000",
-            Shape::Flag => "true or false",
-            Shape::Any => "any JSON",
-            Shape::Version => "integer or null",
-            Shape::ArrayText => "JSON array",
-            Shape::Component(name) => name,
-        };
         out.raw("<tr><td><code>").text(field.name).raw("</code>");
         if field.required {
             out.raw(" <em>required</em>");
         }
-        out.raw("</td><td>")
-            .text(shape)
-            .raw("</td><td>")
-            .prose(field.what)
-            .raw("</td></tr>");
+        out.raw("</td><td>");
+        match field.shape {
+            Shape::Text => out.text("string"),
+            Shape::Integer => out.text("integer"),
+            Shape::Limit => out.text("1 to 1000"),
+            Shape::Flag => out.text("true or false"),
+            Shape::Any => out.text("any JSON"),
+            Shape::Version => out.text("integer or null"),
+            Shape::ArrayText => out.text("JSON array"),
+            Shape::Component(name) => shape(out, name),
+        };
+        out.raw("</td><td>").prose(field.what).raw("</td></tr>");
     }
     out.raw("</tbody></table>");
+}
+
+/// Every component of the machine-readable document, which the tables above name.
+fn shapes(out: &mut Page) {
+    out.raw("<section><h2 id=\"shapes\">Shapes</h2>");
+    for (name, schema) in schemas::all() {
+        out.raw("<details class=\"route\" id=\"shape-")
+            .text(name)
+            .raw("\"><summary><code>")
+            .text(name)
+            .raw("</code></summary><pre>")
+            .text(&format!("{schema:#}"))
+            .raw("</pre></details>");
+    }
+    out.raw("</section>");
+}
+
+/// A shape's name, as a link to it.
+fn shape<'p>(out: &'p mut Page, name: &str) -> &'p mut Page {
+    out.raw("<a href=\"#shape-")
+        .text(name)
+        .raw("\"><code>")
+        .text(name)
+        .raw("</code></a>")
 }
 
 fn codes(out: &mut Page) {
@@ -226,6 +252,9 @@ mod tests {
         }
         for code in Code::ALL {
             assert!(page.contains(&format!("<tr id=\"{}\">", code.text())));
+        }
+        for (name, _) in schemas::all() {
+            assert!(page.contains(&format!("<details class=\"route\" id=\"shape-{name}\">")));
         }
         for outside in ["http://", "https://", "url(", "@import", " src=", "<link"] {
             assert!(!page.contains(outside), "{outside}");

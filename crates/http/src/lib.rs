@@ -8,7 +8,7 @@
 //! - `server`, `io`, `watch`: accepting, driving and ending connections, and their timeouts.
 //! - `service`: from a parsed request to its answer; the guard against panics; counting and the access log.
 //! - `table`, `router`: the shape of the route table and the look-up in it. The rows are in `handlers`.
-//! - `request`, `fields`, `guard`: what handlers take out of a request, checked as it is taken.
+//! - `request`, `reader`, `fields`, `guard`: what handlers take out of a request, checked as it is taken.
 //! - `answer`, `body`, `problem`, `codes`: what goes back, errors in one table among it.
 //! - `handlers`: one module a subject.
 //! - `pool`: where long work goes. `limits`: every bound.
@@ -29,6 +29,7 @@ mod openapi;
 mod percent;
 mod pool;
 mod problem;
+mod reader;
 mod request;
 mod router;
 mod schemas;

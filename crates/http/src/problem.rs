@@ -97,6 +97,19 @@ impl Problem {
         self
     }
 
+    /// Adds the one request that would have helped, where there is one; `path` is that of the request refused.
+    pub(crate) fn with_remedy(mut self, path: &str) -> Self {
+        if self.0.code == Code::TypeNotRegistered
+            && let Some(env) = path.split('/').nth(2)
+            && let Some(Value::String(name)) = self.0.details.get("type")
+        {
+            let body = json!({ "name": name });
+            let remedy = format!("; register it with POST /api/{env}/types {body}");
+            self.0.message.push_str(&remedy);
+        }
+        self
+    }
+
     /// Names the operation of a transaction that this is about, counted from 0.
     pub(crate) fn in_operation(mut self, index: usize) -> Self {
         self.0.message = format!("operation {index}: {}", self.0.message);
@@ -156,14 +169,9 @@ impl From<Error> for Problem {
         let message = error.to_string();
         let plain = |code| Self::new(code, message.as_str());
         match error {
-            Error::TypeNotRegistered { type_name } => Self::new(
-                Code::TypeNotRegistered,
-                format!(
-                    "{message}; register it with POST /api/{{env}}/types {}",
-                    json!({ "name": type_name })
-                ),
-            )
-            .with("type", type_name),
+            Error::TypeNotRegistered { type_name } => {
+                plain(Code::TypeNotRegistered).with("type", type_name)
+            }
             Error::IndexNotRegistered {
                 type_name, name, ..
             } => plain(Code::IndexNotRegistered)

@@ -1,34 +1,29 @@
 //! A request as handlers see it: captures, query parameters, headers and body, each checked as it is taken.
 
-use std::{borrow::Cow, future::poll_fn, pin::Pin, rc::Rc, task::Poll, time::Duration};
+use std::{borrow::Cow, rc::Rc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use http_body::Body as _;
 use hyper::{
-    HeaderMap, Request,
+    Request,
     body::Incoming,
-    header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName},
+    header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName},
     http::request::Parts,
 };
 use okdb_query::Envelope;
 use okdb_store::{Env, check_type_name};
-use tokio::time::{Sleep, sleep};
 
 use crate::{
     app::App,
     codes::Code,
     percent,
     problem::Problem,
+    reader::{Reader, discard},
     router::Captures,
     table::{BodySpec, Field, Handler, Route},
 };
 
 /// Bodies up to this size are parsed on the loop; larger ones would hold up everybody else.
 pub(crate) const PARSE_INLINE_BYTES_MAX: usize = 128 * 1024;
-/// How much of a refused body is read and thrown away so that the client gets to read the refusal.
-const DISCARD_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// How long that may take.
-const DISCARD: Duration = Duration::from_secs(2);
 /// Room that is made for a body at once because its length is announced.
 const READ_AHEAD_BYTES_MAX: usize = 1024 * 1024;
 
@@ -222,11 +217,8 @@ impl Call {
 
     /// The body, to be read piece by piece.
     pub(crate) fn reader(&mut self) -> Reader {
-        Reader {
-            body: self.body.take(),
-            patience: Duration::from_millis(self.app.limits.body_timeout_ms),
-            timer: None,
-        }
+        let patience = Duration::from_millis(self.app.limits.body_timeout_ms);
+        Reader::new(self.body.take(), patience)
     }
 
     /// The whole body.
@@ -242,7 +234,7 @@ impl Call {
             .read_all(&mut reader, limit, announced.unwrap_or(0))
             .await;
         if read.is_err() {
-            self.body = reader.body.take();
+            self.body = reader.into_rest();
         }
         read
     }
@@ -333,80 +325,6 @@ impl Drop for Call {
             discard(&self.head.headers, body);
         }
     }
-}
-
-/// A body as it comes.
-pub(crate) struct Reader {
-    body: Option<Incoming>,
-    patience: Duration,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Reader {
-    /// The next bytes, or `None` at the end.
-    ///
-    /// # Errors
-    /// `REQUEST_TIMEOUT` if nothing came in time; `INVALID_PARAMETER` if the body is not framed as HTTP frames bodies.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
-        let Some(body) = &mut self.body else {
-            return Ok(None);
-        };
-        let (patience, timer) = (self.patience, &mut self.timer);
-        let frame = poll_fn(|context| match Pin::new(&mut *body).poll_frame(context) {
-            Poll::Ready(frame) => {
-                *timer = None;
-                Poll::Ready(Some(frame))
-            }
-            Poll::Pending => {
-                let timer = timer.get_or_insert_with(|| Box::pin(sleep(patience)));
-                timer.as_mut().poll(context).map(|()| None)
-            }
-        });
-        match frame.await {
-            None => Err(Problem::new(
-                Code::RequestTimeout,
-                "the body stopped coming",
-            )),
-            Some(None) => {
-                self.body = None;
-                Ok(None)
-            }
-            Some(Some(Ok(frame))) => Ok(Some(frame.into_data().unwrap_or_default())),
-            Some(Some(Err(error))) => {
-                self.body = None;
-                Err(Problem::parameter(format!(
-                    "the body could not be read: {error}"
-                )))
-            }
-        }
-    }
-
-    /// Gives up on the rest.
-    pub(crate) fn discard(mut self, headers: &HeaderMap) {
-        if let Some(body) = self.body.take() {
-            discard(headers, body);
-        }
-    }
-}
-
-/// Reads the rest of a body that is not wanted, within bounds, beside the answer.
-///
-/// A connection closed with unread bytes sends a reset, and the client may lose the answer that explains. A client that
-/// waits for leave to send gets none.
-fn discard(headers: &HeaderMap, mut body: Incoming) {
-    if body.is_end_stream() || headers.contains_key(EXPECT) {
-        return;
-    }
-    tokio::task::spawn_local(tokio::time::timeout(DISCARD, async move {
-        let mut read = 0_usize;
-        while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
-        {
-            read = read.saturating_add(frame.data_ref().map_or(0, Bytes::len));
-            if read > DISCARD_BYTES_MAX {
-                break;
-            }
-        }
-    }));
 }
 
 /// Internal types are written by their features alone.

@@ -95,8 +95,9 @@ pub(crate) struct Asked {
     /// The client's own id for the request, if it sent a sane one.
     id: Option<HeaderValue>,
     version: Version,
+    uri: Uri,
     /// For the access log, if there is one.
-    line: Option<(Method, Uri)>,
+    method: Option<Method>,
 }
 
 impl Asked {
@@ -113,11 +114,11 @@ impl Asked {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         self.ticket.status = response.status().as_u16();
-        if let Some((method, uri)) = &self.line {
+        if let Some(method) = &self.method {
             tracing::info!(
                 target: "okdb::access",
                 %method,
-                path = uri.path_and_query().map_or("", |path| path.as_str()),
+                path = self.uri.path_and_query().map_or("", |path| path.as_str()),
                 status = self.ticket.status,
                 micros = micros(self.ticket.began.elapsed()),
                 bytes = response.body().len(),
@@ -152,7 +153,7 @@ impl Asked {
                 "a request failed",
             );
         }
-        let mut response = problem.into_response();
+        let mut response = problem.with_remedy(self.uri.path()).into_response();
         response.headers_mut().insert(REQUEST_ID, id);
         response
     }
@@ -195,10 +196,8 @@ impl hyper::service::Service<Request<Incoming>> for Service {
             route: None,
             id: given_id(&request),
             version: request.version(),
-            line: self
-                .app
-                .access_log
-                .then(|| (request.method().clone(), request.uri().clone())),
+            uri: request.uri().clone(),
+            method: self.app.access_log.then(|| request.method().clone()),
         };
         let (call, handler) = match Call::new(&self.app, request) {
             Ok((call, handler)) => (call, handler),

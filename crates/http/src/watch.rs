@@ -36,7 +36,7 @@ pub(crate) struct Watch {
     clock: Rc<Clock>,
     /// Requests that are being answered.
     in_flight: Cell<u32>,
-    /// Since when no request is, by the coarse clock.
+    /// When it last ended a request or took bytes of an answer, by the coarse clock.
     idle_since_ms: Cell<u64>,
     /// When the first byte of a request head arrived that is not complete; only where heads come one by one.
     head_since_ms: Cell<Option<u64>>,
@@ -82,6 +82,8 @@ impl Watch {
     /// The socket took bytes.
     pub(crate) fn wrote(&self) {
         self.blocked_since_ms.set(None);
+        // An answer may still be on its way after its request has ended.
+        self.idle_since_ms.set(self.clock.now_ms.get());
     }
 
     /// The socket took nothing.
@@ -169,7 +171,14 @@ impl Watch {
             } else {
                 Verdict::Stay
             }
-        } else if lingered || passed(self.idle_since_ms.get(), limits.idle_timeout_ms) {
+        } else if passed(
+            self.idle_since_ms.get(),
+            if lingered {
+                limits.linger_ms
+            } else {
+                limits.idle_timeout_ms
+            },
+        ) {
             Verdict::Close
         } else {
             Verdict::Stay

@@ -25,6 +25,7 @@ use crate::{
     body::Body,
     codes::Code,
     problem::Problem,
+    reader::Reader,
     request::{Call, Media},
     table::{Answer, BodySpec, Content, Field, Group, Handler, Route, Shape, Verb},
 };
@@ -109,7 +110,7 @@ async fn import(mut call: Call) -> Result<Response<Body>, Problem> {
 /// Reads the body to its end and submits it chunk by chunk.
 async fn feed(
     call: &Call,
-    reader: &mut crate::request::Reader,
+    reader: &mut Reader,
     lines: &mut Lines,
     import: &mut Import,
 ) -> Result<(), Problem> {

@@ -251,7 +251,7 @@ fn names_that_do_not_exist_are_named() {
         .refused(404, "TYPE_NOT_REGISTERED");
     let message = missing["message"].as_str().unwrap();
     assert!(
-        message.contains("POST /api/") && message.contains("{\"name\":\"ghost\"}"),
+        message.ends_with("; register it with POST /api/default/types {\"name\":\"ghost\"}"),
         "{message}"
     );
     client
