@@ -125,7 +125,7 @@ impl Observer for Supervisor {
     }
 
     fn on_stop(&mut self) {
-        tracing::info!("stopping");
+        // Supervision has said so already, with the reason.
     }
 }
 
