@@ -129,20 +129,19 @@ pub(crate) fn split_entry(entry: &[u8], fields: usize) -> Result<(&[u8], &str), 
     Ok((prefix, key))
 }
 
-/// Whether any component of an entry prefix was cut.
-pub(crate) fn prefix_is_cut(prefix: &[u8]) -> bool {
-    let mut rest = prefix.get(4..).unwrap_or_default();
-    while let Some(length) = encode::component_len(rest) {
-        let (component, after) = rest.split_at(length.min(rest.len()));
-        if encode::is_cut(component) {
-            return true;
+/// How far entries agree whose order their bytes cannot tell: index id and components, up to and with the first cut one;
+/// and whether there is a cut one.
+pub(crate) fn group_prefix(components: &[u8]) -> (&[u8], bool) {
+    let mut end = 4;
+    while let Some(rest) = components.get(end..)
+        && let Some(length) = encode::component_len(rest)
+    {
+        end += length;
+        if encode::is_cut(rest.get(..length).unwrap_or_default()) {
+            return (components.get(..end).unwrap_or(components), true);
         }
-        if after.is_empty() {
-            break;
-        }
-        rest = after;
     }
-    false
+    (components, false)
 }
 
 /// The key of another record that already holds one of these combinations in a unique index.

@@ -39,14 +39,33 @@ pub(crate) enum Order {
     Other,
 }
 
-/// A stretch of an index and what it is good for.
+/// Stretches of an index and what they are good for.
 pub(crate) struct Access {
     pub(crate) index: Arc<IndexDef>,
-    pub(crate) lower: Vec<u8>,
-    pub(crate) upper: Vec<u8>,
+    /// In order, apart from one another; more than one where a filter names a list of values.
+    pub(crate) stretches: Vec<Stretch>,
     pub(crate) order: Order,
+    /// Whether the filter bounds the field behind the fixed ones.
+    bounded: bool,
     /// The values of the leading fields that the filter fixes.
     pub(crate) fixed: Vec<Value<'static>>,
+}
+
+/// Entries from `lower` on, up to but without `upper`.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub(crate) lower: Vec<u8>,
+    pub(crate) upper: Vec<u8>,
+}
+
+impl Stretch {
+    /// All entries that begin with these components.
+    fn of(components: Vec<u8>) -> Self {
+        Self {
+            upper: above(&components),
+            lower: components,
+        }
+    }
 }
 
 /// Picks an index, or `None` for a scan of the type in key order.
@@ -60,23 +79,27 @@ pub(crate) fn choose(def: &TypeDef, query: &Query) -> Result<Option<Access>, Err
         .indexes
         .iter()
         .filter(|index| index.row.state == IndexState::Ready);
-    let best = ready
+    Ok(ready
         .map(|index| access(index, &constraints, &query.sort))
-        .map(|access| (worth(&access), access))
-        .filter(|(worth, _)| *worth > (0, 0, 0, 0))
-        .max_by_key(|(worth, _)| *worth);
-    Ok(best.map(|(_, access)| access))
+        .filter(|access| worth(access).is_some())
+        .max_by_key(worth))
 }
 
-/// Ranks an access: unique hit, then fixed fields, then a bounded field, then an order that is asked for anyway.
-fn worth(access: &Access) -> (u8, usize, u8, u8) {
+/// Ranks an access: unique hit, then fixed fields, then a bounded field, then an order that needs no sorting, then few
+/// fields. Nothing but an order that needs no sorting is worth less than a scan of the type.
+fn worth(access: &Access) -> Option<impl Ord + use<>> {
     let index = &access.index;
-    let bounded = u8::from(
-        access.lower.len() + 1 != access.upper.len() || !access.upper.starts_with(&access.lower),
-    );
-    let ordered = u8::from(matches!(access.order, Order::BySort { .. }));
-    let hit = u8::from(index.row.unique && access.fixed.len() == index.paths.len());
-    (hit, access.fixed.len(), bounded, ordered)
+    let sorted = matches!(access.order, Order::BySort { .. });
+    let hit = index.row.unique && access.fixed.len() == index.paths.len();
+    let ordered = access.order != Order::Other;
+    let fields = std::cmp::Reverse(index.paths.len());
+    (!access.fixed.is_empty() || access.bounded || sorted).then_some((
+        hit,
+        access.fixed.len(),
+        access.bounded,
+        ordered,
+        fields,
+    ))
 }
 
 fn access(index: &Arc<IndexDef>, constraints: &[Constraint<'_>], sort: &Sort) -> Access {
@@ -93,24 +116,57 @@ fn access(index: &Arc<IndexDef>, constraints: &[Constraint<'_>], sort: &Sort) ->
         encode::component(value, COMPONENT_BYTES_MAX, &mut base);
         fixed.push(value.clone());
     }
-    let (lower, upper) = match index.paths.get(fixed.len()) {
-        Some(path) => bounds(
-            &base,
-            index,
-            constraints
+    let stretches = match index.paths.get(fixed.len()) {
+        Some(path) => {
+            let on_path = constraints
                 .iter()
-                .filter(|constraint| constraint.path == path),
-        ),
-        None => (base.clone(), above(&base)),
+                .filter(|constraint| constraint.path == path);
+            stretches(&base, index, on_path)
+        }
+        None => vec![Stretch::of(base.clone())],
     };
-    let order = order(index, fixed.len(), sort);
+    let bounded = stretches != [Stretch::of(base)];
+    let order = if stretches.len() == 1 {
+        order(index, fixed.len(), sort)
+    } else {
+        Order::Other
+    };
     Access {
         index: Arc::clone(index),
-        lower,
-        upper,
+        stretches,
         order,
+        bounded,
         fixed,
     }
+}
+
+/// The stretches that the constraints on the field behind the fixed ones leave.
+fn stretches<'c>(
+    base: &[u8],
+    index: &IndexDef,
+    constraints: impl Iterator<Item = &'c Constraint<'c>> + Clone,
+) -> Vec<Stretch> {
+    let list = constraints
+        .clone()
+        .find_map(|constraint| match constraint.test {
+            Test::In(values) if !values.iter().any(is_array) => Some(values),
+            _ => None,
+        });
+    let Some(values) = list else {
+        let (lower, upper) = bounds(base, index, constraints);
+        return vec![Stretch { lower, upper }];
+    };
+    let mut stretches: Vec<_> = values
+        .iter()
+        .map(|value| {
+            let mut components = base.to_vec();
+            encode::component(value, COMPONENT_BYTES_MAX, &mut components);
+            Stretch::of(components)
+        })
+        .collect();
+    // Values that differ may be cut to the same bytes.
+    stretches.dedup();
+    stretches
 }
 
 /// The stretch that the constraints on the field behind the fixed ones leave.

@@ -79,6 +79,23 @@ impl KeyRange {
         )
     }
 
+    /// Drops what lies below `key`.
+    fn keep_from(&mut self, key: Vec<u8>) {
+        match &self.lower {
+            Bound::Included(lower) | Bound::Excluded(lower) if *lower >= key => {}
+            _ => self.lower = Bound::Included(key),
+        }
+    }
+
+    /// Drops what does not lie below `key`.
+    fn keep_below(&mut self, key: Vec<u8>) {
+        match &self.upper {
+            Bound::Included(upper) if *upper < key => {}
+            Bound::Excluded(upper) if *upper <= key => {}
+            _ => self.upper = Bound::Excluded(key),
+        }
+    }
+
     /// LMDB ranges must not be upside down.
     fn is_empty(&self) -> bool {
         let (Bound::Included(lower) | Bound::Excluded(lower)) = &self.lower else {
@@ -142,36 +159,30 @@ impl KeyRange {
     }
 }
 
-/// A walk over an index in the order of its components, ties by record key in ascending order in both directions.
+/// A walk over an index in the order of its values, ties by record key in ascending order in both directions.
+///
+/// Entries with equal components are a *group*. Behind a cut component, bytes say nothing about the order of values, so all
+/// entries that are equal up to and with their first cut component are one *cut group*: it is visited whole, and its
+/// visitor brings its records into order.
 pub(crate) struct GroupWalk {
     range: KeyRange,
     fields: usize,
     /// The group under way, if a chunk ended inside it.
     group: Option<Group>,
-    /// Where a cursor wants the walk to begin: group and key.
+    /// Where a cursor wants the walk to begin: components and key.
     start: Option<(Vec<u8>, String)>,
 }
 
-/// A group of entries with equal components.
 struct Group {
     prefix: Vec<u8>,
+    is_cut: bool,
     /// The record key after which to go on in it.
     after: Option<String>,
 }
 
-/// What a walk meets.
-pub(crate) enum Step<'t> {
-    /// The record of an entry whose place is exact.
-    Entry { prefix: &'t [u8], key: &'t str },
-    /// The entries of a group with cut components, whose order only the records know: all of them at once.
-    CutGroup {
-        prefix: &'t [u8],
-        keys: Vec<&'t str>,
-    },
-}
-
 impl GroupWalk {
-    /// Walks the entries between `lower` and `upper` (exclusive), from behind `start` on if there is one.
+    /// Walks the entries between `lower` and `upper` (exclusive), from behind `start` on if there is one; in a cut group,
+    /// from its begin.
     pub(crate) fn new(
         lower: Vec<u8>,
         upper: Vec<u8>,
@@ -184,11 +195,12 @@ impl GroupWalk {
             upper: Bound::Excluded(upper),
             reverse: descending,
         };
-        if let Some((prefix, _)) = &start {
+        if let Some((components, _)) = &start {
+            let (prefix, _) = index::group_prefix(components);
             if descending {
-                range.upper = Bound::Excluded(above(prefix));
+                range.keep_below(above(prefix));
             } else {
-                range.lower = Bound::Included(prefix.clone());
+                range.keep_from(prefix.to_vec());
             }
         }
         Self {
@@ -199,26 +211,32 @@ impl GroupWalk {
         }
     }
 
-    /// Visits steps until the range, the budget or the visitor's appetite ends.
+    /// Visits entries, components and record key, until the range, the budget or the visitor's appetite ends. The visitor's
+    /// appetite counts at the end of a cut group only.
     pub(crate) fn chunk<'t>(
         &mut self,
         table: Table,
         txn: &'t RoTxn<'_>,
         budget: &mut Budget,
-        mut visit: impl FnMut(Step<'t>) -> Result<ControlFlow<()>, Error>,
+        mut visit: impl FnMut(&'t [u8], &'t str) -> Result<ControlFlow<()>, Error>,
     ) -> Result<Progress, Error> {
         loop {
-            let Some(Group { prefix, after }) = self.next_group(table, txn)? else {
+            let Some(group) = self.next_group(table, txn)? else {
                 return Ok(Progress::Done);
             };
-            let progress = if index::prefix_is_cut(&prefix) {
-                cut_group(table, txn, &prefix, self.fields, budget, &mut visit)?
+            let Group {
+                prefix,
+                is_cut,
+                after,
+            } = group;
+            let progress = if is_cut {
+                self.cut_group(table, txn, &prefix, budget, &mut visit)?
             } else {
                 self.plain_group(table, txn, &prefix, after, budget, &mut visit)?
             };
             match progress {
                 Progress::Done => self.leave(prefix),
-                Progress::More if index::prefix_is_cut(&prefix) => {
+                Progress::More if is_cut => {
                     self.leave(prefix);
                     return Ok(Progress::More);
                 }
@@ -241,13 +259,15 @@ impl GroupWalk {
             table.range(txn, &bounds)?.next()
         };
         let Some(entry) = entry else { return Ok(None) };
-        let (prefix, _) = index::split_entry(entry?.0, self.fields)?;
+        let (components, _) = index::split_entry(entry?.0, self.fields)?;
         let after = match self.start.take() {
-            Some((start, key)) if start == prefix => Some(key),
+            Some((start, key)) if start == components => Some(key),
             _ => None,
         };
+        let (prefix, is_cut) = index::group_prefix(components);
         Ok(Some(Group {
             prefix: prefix.to_vec(),
+            is_cut,
             after,
         }))
     }
@@ -260,6 +280,18 @@ impl GroupWalk {
         }
     }
 
+    /// The part of the range that lies in a group, in key order.
+    fn part(&self, prefix: &[u8]) -> KeyRange {
+        let mut part = KeyRange {
+            lower: self.range.lower.clone(),
+            upper: self.range.upper.clone(),
+            reverse: false,
+        };
+        part.keep_from(prefix.to_vec());
+        part.keep_below(above(prefix));
+        part
+    }
+
     fn plain_group<'t>(
         &mut self,
         table: Table,
@@ -267,63 +299,54 @@ impl GroupWalk {
         prefix: &[u8],
         after: Option<String>,
         budget: &mut Budget,
-        visit: &mut impl FnMut(Step<'t>) -> Result<ControlFlow<()>, Error>,
+        visit: &mut impl FnMut(&'t [u8], &'t str) -> Result<ControlFlow<()>, Error>,
     ) -> Result<Progress, Error> {
-        let mut range = KeyRange {
-            lower: match &after {
-                Some(key) => Bound::Excluded([prefix, key.as_bytes()].concat()),
-                None => Bound::Included(prefix.to_vec()),
-            },
-            upper: Bound::Excluded(above(prefix)),
-            reverse: false,
-        };
+        let mut part = self.part(prefix);
+        if let Some(after) = &after {
+            part.lower = Bound::Excluded([prefix, after.as_bytes()].concat());
+        }
         let mut last = after;
         let fields = self.fields;
-        let progress = range.chunk(table, txn, budget, |entry, _| {
-            let (prefix, key) = index::split_entry(entry, fields)?;
+        let progress = part.chunk(table, txn, budget, |entry, _| {
+            let (components, key) = index::split_entry(entry, fields)?;
             last = Some(key.to_owned());
-            visit(Step::Entry { prefix, key })
+            visit(components, key)
         })?;
         if progress == Progress::More {
             self.group = Some(Group {
                 prefix: prefix.to_vec(),
+                is_cut: false,
                 after: last,
             });
         }
         Ok(progress)
     }
-}
 
-fn cut_group<'t>(
-    table: Table,
-    txn: &'t RoTxn<'_>,
-    prefix: &[u8],
-    fields: usize,
-    budget: &mut Budget,
-    visit: &mut impl FnMut(Step<'t>) -> Result<ControlFlow<()>, Error>,
-) -> Result<Progress, Error> {
-    let mut keys = Vec::new();
-    let mut shown: &[u8] = &[];
-    let mut spent = true;
-    for entry in table.prefix_iter(txn, prefix)? {
-        let (found, key) = index::split_entry(entry?.0, fields)?;
-        shown = found;
-        keys.push(key);
-        spent = budget.spend();
+    fn cut_group<'t>(
+        &self,
+        table: Table,
+        txn: &'t RoTxn<'_>,
+        prefix: &[u8],
+        budget: &mut Budget,
+        visit: &mut impl FnMut(&'t [u8], &'t str) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<Progress, Error> {
+        let part = self.part(prefix);
+        if part.is_empty() {
+            return Ok(Progress::Done);
+        }
+        let mut appetite = ControlFlow::Continue(());
+        let mut left = true;
+        for entry in table.range(txn, &part.bounds())? {
+            let (components, key) = index::split_entry(entry?.0, self.fields)?;
+            appetite = visit(components, key)?;
+            left = budget.spend();
+        }
+        Ok(match appetite {
+            ControlFlow::Break(()) => Progress::Stopped,
+            ControlFlow::Continue(()) if left => Progress::Done,
+            ControlFlow::Continue(()) => Progress::More,
+        })
     }
-    if visit(Step::CutGroup {
-        prefix: shown,
-        keys,
-    })?
-    .is_break()
-    {
-        return Ok(Progress::Stopped);
-    }
-    Ok(if spent {
-        Progress::Done
-    } else {
-        Progress::More
-    })
 }
 
 /// The smallest key above every entry of a group: neither a component nor a key begins with 0xFF.

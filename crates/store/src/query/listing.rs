@@ -4,15 +4,13 @@ use std::{cmp::Ordering, ops::ControlFlow, sync::Arc};
 
 use okdb_query::{Value, compare, encode};
 
-use super::{
-    IndexQuery, Item, PAGE_BYTES_MAX, Page, Position, Run, first_prefix, still_there, values_text,
-};
+use super::{IndexQuery, Item, Page, Position, Run, found::Found, still_there, values_text};
 use crate::{
     Env, Error,
     catalog::IndexDef,
     cursor::Request,
-    index::{self, COMPONENT_BYTES_MAX},
-    scan::{Budget, GroupWalk, Progress, Step, above},
+    index::{self, COMPONENT_BYTES_MAX, compare_values},
+    scan::{Budget, GroupWalk, Progress, above},
 };
 
 /// A listing of an index between bounds.
@@ -24,8 +22,6 @@ pub(super) struct Listing<'q> {
     query: &'q IndexQuery,
     request: Request,
     after: Option<Position>,
-    lower: Vec<u8>,
-    upper: Vec<u8>,
     walk: GroupWalk,
 }
 
@@ -74,7 +70,10 @@ impl<'q> Listing<'q> {
         let bound = |values: &[Value<'_>]| {
             let mut bytes = index.row.id.to_be_bytes().to_vec();
             for value in values {
-                encode::component(value, COMPONENT_BYTES_MAX, &mut bytes);
+                // Behind a cut component, bytes tell nothing of the order of values.
+                if encode::component(value, COMPONENT_BYTES_MAX, &mut bytes) {
+                    break;
+                }
             }
             bytes
         };
@@ -83,7 +82,7 @@ impl<'q> Listing<'q> {
         let start = after
             .as_ref()
             .map(|after| (bound(&after.values), after.key.clone()));
-        let walk = GroupWalk::new(lower.clone(), upper.clone(), query.reverse, fields, start);
+        let walk = GroupWalk::new(lower, upper, query.reverse, fields, start);
         Ok(Self {
             env,
             type_name,
@@ -92,26 +91,27 @@ impl<'q> Listing<'q> {
             query,
             request,
             after,
-            lower,
-            upper,
             walk,
         })
     }
 
     pub(super) fn page(&mut self) -> Result<Run<Page>, Error> {
-        let keep = self.query.limit + 1;
-        let mut items: Vec<(Vec<Value<'static>>, Item)> = Vec::new();
-        let mut bytes = 0;
+        let mut found = Found::new(self.query.limit);
+        let reverse = self.query.reverse;
         let run = self.each(|placed| {
-            bytes += placed.text.len();
-            let item = Item {
+            let item = || Item {
                 key: placed.key.to_owned(),
                 value: placed.text.to_owned(),
                 version: placed.version,
                 index_key: Some(values_text(&placed.values)),
             };
-            items.push((placed.values, item));
-            if items.len() >= keep || bytes > PAGE_BYTES_MAX {
+            // The values are kept twice: for the order, and as text.
+            let extra_bytes = 2 * placed.text.len();
+            let order = |a: &[Value<'_>], a_key: &str, b: &[Value<'_>], b_key: &str| {
+                order(reverse, a, a_key, b, b_key)
+            };
+            found.offer(placed.values.clone(), placed.key, extra_bytes, order, item);
+            if found.is_full() {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
@@ -120,22 +120,10 @@ impl<'q> Listing<'q> {
         if matches!(run, Run::Again) {
             return Ok(Run::Again);
         }
-        // A page that its bytes ended may be the last one; its cursor then finds nothing more.
-        let more = items.len() > self.query.limit || bytes > PAGE_BYTES_MAX;
-        items.truncate(self.query.limit);
-        let cursor = match items.last() {
-            Some((values, item)) if more => {
-                let position = Position {
-                    values: values.clone(),
-                    key: item.key.clone(),
-                };
-                Some(self.request.seal(&position.to_text()))
-            }
-            _ => None,
-        };
+        let (items, last) = found.page(self.query.limit);
         Ok(Run::Done(Page {
-            items: items.into_iter().map(|(_, item)| item).collect(),
-            cursor,
+            items,
+            cursor: last.map(|position| self.request.seal(&position.to_text())),
             plan: None,
         }))
     }
@@ -152,7 +140,7 @@ impl<'q> Listing<'q> {
         })
     }
 
-    /// Visits each record once, in order, behind the cursor.
+    /// Visits each record behind the cursor once, in order but for what shares a cut group.
     fn each(
         &mut self,
         mut visit: impl FnMut(Placed<'_>) -> ControlFlow<()>,
@@ -167,39 +155,26 @@ impl<'q> Listing<'q> {
                 index: &self.index,
                 query: self.query,
                 after: self.after.as_ref(),
-                lower: &self.lower,
-                upper: &self.upper,
             };
             let table = self.env.0.tables.index;
-            let progress = self
-                .walk
-                .chunk(table, &snapshot.txn, &mut Budget::new(), |step| {
-                    let (prefix, keys, cut) = match step {
-                        Step::Entry { prefix, key } => (prefix, vec![key], false),
-                        Step::CutGroup { prefix, keys } => (prefix, keys, true),
-                    };
-                    let mut group = Vec::new();
-                    for key in keys {
-                        let (version, text) = snapshot.indexed_record(def, key)?;
-                        if let Some(values) = judge.values_at(prefix, key, text, cut)? {
-                            group.push(Placed {
-                                values,
-                                key,
-                                version,
-                                text,
-                            });
-                        }
+            let mut flow = ControlFlow::Continue(());
+            let progress = self.walk.chunk(
+                table,
+                &snapshot.txn,
+                &mut Budget::new(),
+                |components, key| {
+                    let (version, text) = snapshot.indexed_record(def, key)?;
+                    if let Some(values) = judge.values_at(components, key, text)? {
+                        flow = visit(Placed {
+                            values,
+                            key,
+                            version,
+                            text,
+                        });
                     }
-                    if cut {
-                        group.sort_by(|a, b| judge.order(&a.values, a.key, &b.values, b.key));
-                    }
-                    for placed in group {
-                        if visit(placed).is_break() {
-                            return Ok(ControlFlow::Break(()));
-                        }
-                    }
-                    Ok(ControlFlow::Continue(()))
-                })?;
+                    Ok(flow)
+                },
+            )?;
             if progress != Progress::More {
                 return Ok(Run::Done(()));
             }
@@ -212,52 +187,45 @@ struct Judge<'j> {
     index: &'j IndexDef,
     query: &'j IndexQuery,
     after: Option<&'j Position>,
-    lower: &'j [u8],
-    upper: &'j [u8],
 }
 
 impl Judge<'_> {
+    /// A record that has several entries between the bounds is listed at the first one in walking order.
     fn values_at(
         &self,
-        prefix: &[u8],
+        components: &[u8],
         key: &str,
         text: &str,
-        cut: bool,
     ) -> Result<Option<Vec<Value<'static>>>, Error> {
         let doc = index::parse_stored(text)?;
-        // A record with several entries between the bounds is listed at the first one in walking order.
-        if self.index.row.multikey
-            && first_prefix(self.index, &doc, self.lower, self.upper, self.query.reverse)?
-                .as_deref()
-                != Some(prefix)
-        {
-            return Ok(None);
-        }
         let combinations = index::combinations(self.index, &doc)?;
-        let mut here = combinations
+        let first = combinations
             .list
             .iter()
-            .filter(|one| one.prefix == prefix && (!cut || self.contains(&one.values)));
-        let chosen = if self.query.reverse {
-            here.next_back()
-        } else {
-            here.next()
-        };
-        let Some(chosen) = chosen else {
+            .filter(|one| self.contains(&one.values))
+            .min_by(|a, b| {
+                let order = compare_values(&a.values, &b.values);
+                if self.query.reverse {
+                    order.reverse()
+                } else {
+                    order
+                }
+            });
+        let Some(first) = first.filter(|first| first.prefix == components) else {
             return Ok(None);
         };
-        let values: Vec<_> = chosen
+        let values: Vec<_> = first
             .values
             .iter()
             .map(|value| (*value).clone().into_owned())
             .collect();
-        let behind = self
-            .after
-            .is_none_or(|after| self.order(&values, key, &after.values, &after.key).is_gt());
+        let behind = self.after.is_none_or(|after| {
+            order(self.query.reverse, &values, key, &after.values, &after.key).is_gt()
+        });
         Ok(behind.then_some(values))
     }
 
-    /// Whether whole values lie between the bounds; the bytes of cut ones cannot tell.
+    /// Whether values lie between the bounds; the bytes of cut ones cannot tell.
     fn contains(&self, values: &[&Value<'_>]) -> bool {
         let against = |bound: &[Value<'_>]| {
             let places = bound.iter().zip(values);
@@ -269,19 +237,16 @@ impl Judge<'_> {
             && against(&self.query.start) != Some(Ordering::Less)
             && against(&self.query.end) != Some(Ordering::Greater)
     }
+}
 
-    fn order(&self, a: &[Value<'_>], a_key: &str, b: &[Value<'_>], b_key: &str) -> Ordering {
-        let values = a
-            .iter()
-            .zip(b)
-            .map(|(a, b)| compare(a, b))
-            .find(|order| order.is_ne());
-        let values = values.unwrap_or(Ordering::Equal);
-        let values = if self.query.reverse {
-            values.reverse()
-        } else {
-            values
-        };
-        values.then_with(|| a_key.cmp(b_key))
-    }
+/// The order of a listing: by values, and by key among equal ones.
+fn order(reverse: bool, a: &[Value<'_>], a_key: &str, b: &[Value<'_>], b_key: &str) -> Ordering {
+    let values = a
+        .iter()
+        .zip(b)
+        .map(|(a, b)| compare(a, b))
+        .find(|order| order.is_ne())
+        .unwrap_or(Ordering::Equal);
+    let values = if reverse { values.reverse() } else { values };
+    values.then_with(|| a_key.cmp(b_key))
 }

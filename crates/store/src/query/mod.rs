@@ -1,5 +1,6 @@
 //! Answering lists, queries and counts: the scans behind them, in chunks that renew their snapshot.
 
+mod found;
 mod listing;
 mod run;
 
@@ -13,13 +14,12 @@ use crate::{
     catalog::{self, IndexDef, TypeDef},
     cursor::Request,
     index, layout,
+    plan::Stretch,
     scan::{Budget, KeyRange, Progress, above},
 };
 
 /// How often a scan starts over because an index that it used changed under it.
 const RESTARTS_MAX: usize = 8;
-/// Bytes of values after which a page ends before its limit of items.
-const PAGE_BYTES_MAX: usize = 32 << 20;
 
 /// A page of records in key order.
 #[derive(Clone, Debug, Default)]
@@ -191,7 +191,7 @@ impl Env {
                 &snapshot.txn,
                 &mut Budget::new(),
                 |key, row| {
-                    if items.len() == query.limit || bytes > PAGE_BYTES_MAX {
+                    if items.len() == query.limit || bytes > found::PAGE_BYTES_MAX {
                         more = true;
                         return Ok(ControlFlow::Break(()));
                     }
@@ -351,23 +351,19 @@ fn still_there(def: &TypeDef, index: &IndexDef) -> bool {
         .is_ok_and(|now| now.row.id == index.row.id && now.row.multikey == index.row.multikey)
 }
 
-/// The prefix of the first (or last) entry that a document has in a stretch of an index.
+/// The components of the first entry that a document has in stretches of an index.
 fn first_prefix(
     index: &IndexDef,
     doc: &Value<'_>,
-    lower: &[u8],
-    upper: &[u8],
-    from_end: bool,
+    stretches: &[Stretch],
 ) -> Result<Option<Vec<u8>>, Error> {
     let list = index::combinations(index, doc)?.list;
-    let mut inside = list
-        .into_iter()
-        .map(|one| one.prefix)
-        // An entry is its prefix and a key: a bound that ends behind the components lies above the bare prefix.
-        .filter(|prefix| above(prefix).as_slice() > lower && prefix.as_slice() < upper);
-    Ok(if from_end {
-        inside.next_back()
-    } else {
-        inside.next()
-    })
+    let mut inside = list.into_iter().map(|one| one.prefix).filter(|prefix| {
+        // An entry is its components and a key: a bound that ends behind the components lies above them alone.
+        let end = above(prefix);
+        stretches
+            .iter()
+            .any(|stretch| end > stretch.lower && *prefix < stretch.upper)
+    });
+    Ok(inside.next())
 }

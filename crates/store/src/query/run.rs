@@ -1,29 +1,25 @@
 //! One query: where its candidates come from, and the page that it fills with those that match.
 
-use std::{
-    cmp::Ordering,
-    ops::{Bound, ControlFlow},
-};
+use std::ops::{Bound, ControlFlow};
 
 use okdb_query::{Sort, Value, encode};
 
-use super::{Item, PAGE_BYTES_MAX, Page, Position, Query, Run, first_prefix, still_there};
+use super::{Item, Page, Position, Query, Run, first_prefix, found::Found, still_there};
 use crate::{
-    Env, Error, Plan, Snapshot,
-    catalog::TypeDef,
+    Env, Error, Plan,
     cursor::Request,
     index::{self, COMPONENT_BYTES_MAX},
     layout,
     plan::{self, Access, Order},
-    scan::{Budget, GroupWalk, KeyRange, Progress, Step},
+    scan::{Budget, GroupWalk, KeyRange, Progress},
 };
 
 /// How a query finds its records.
 enum Source {
     /// Every record, by key.
     Table(KeyRange),
-    /// A stretch of an index, in entry order.
-    Entries(Access, KeyRange),
+    /// Stretches of an index, in entry order; those still to be walked, the next one last.
+    Entries(Access, Vec<KeyRange>),
     /// A stretch of an index, in the order that the sort asks for.
     Groups(Access, GroupWalk),
 }
@@ -36,58 +32,11 @@ pub(super) struct QueryRun<'q> {
     request: Request,
     after: Option<Position>,
     source: Source,
-    found: Found<'q>,
-    plan: Plan,
-}
-
-/// What matched so far, in the order of the answer.
-struct Found<'q> {
-    sort: &'q Sort,
-    /// Items to keep: one more than the page, to know whether there is another.
-    keep: usize,
-    /// Whether items come in the order of the answer.
+    found: Found,
+    /// Whether candidates come in the order of the answer.
     ordered: bool,
-    items: Vec<(Vec<Value<'static>>, Item)>,
-    bytes: usize,
-    /// Whether the page was cut short for its bytes.
-    shortened: bool,
     count: u64,
-}
-
-impl Found<'_> {
-    fn compare(&self, a: (&[Value<'_>], &str), b: (&[Value<'_>], &str)) -> Ordering {
-        self.sort.compare(a.0, b.0).then_with(|| a.1.cmp(b.1))
-    }
-
-    fn is_full(&self) -> bool {
-        self.ordered && self.items.len() >= self.keep
-    }
-
-    /// Keeps an item at its place, and the page within its bounds.
-    fn insert(&mut self, at: usize, values: Vec<Value<'static>>, item: Item) {
-        self.bytes += item.value.len();
-        self.items.insert(at, (values, item));
-        while self.items.len() > self.keep || (self.bytes > PAGE_BYTES_MAX && self.items.len() > 1)
-        {
-            let Some((_, dropped)) = self.items.pop() else {
-                break;
-            };
-            self.bytes -= dropped.value.len();
-            if self.items.len() < self.keep {
-                // The best ones alone fill the page: what comes behind them waits for the next one.
-                self.keep = self.items.len();
-                self.shortened = true;
-            }
-        }
-    }
-
-    /// Where the item belongs among those kept; `None` if the page is full of better ones.
-    fn place(&self, values: &[Value<'_>], key: &str) -> Option<usize> {
-        let at = self.items.partition_point(|(other, item)| {
-            self.compare((other, &item.key), (values, key)).is_lt()
-        });
-        (at < self.keep).then_some(at)
-    }
+    plan: Plan,
 }
 
 impl<'q> QueryRun<'q> {
@@ -126,15 +75,9 @@ impl<'q> QueryRun<'q> {
             request,
             after,
             source,
-            found: Found {
-                sort: &query.sort,
-                keep: query.limit + 1,
-                ordered,
-                items: Vec::new(),
-                bytes: 0,
-                shortened: false,
-                count: 0,
-            },
+            found: Found::new(query.limit),
+            ordered,
+            count: 0,
             plan: Plan {
                 index,
                 sorted: !ordered,
@@ -151,21 +94,10 @@ impl<'q> QueryRun<'q> {
                 Run::Done(Progress::Done | Progress::Stopped) => break,
             }
         }
-        let mut items = self.found.items;
-        let more = self.found.shortened || items.len() > self.query.limit;
-        items.truncate(self.query.limit);
-        let cursor = match items.last() {
-            Some((values, item)) if more => {
-                let position = Position {
-                    values: values.clone(),
-                    key: item.key.clone(),
-                };
-                Some(self.request.seal(&position.to_text()))
-            }
-            _ => None,
-        };
+        let (items, last) = self.found.page(self.query.limit);
+        let cursor = last.map(|position| self.request.seal(&position.to_text()));
         Ok(Run::Done(Page {
-            items: items.into_iter().map(|(_, item)| item).collect(),
+            items,
             cursor,
             plan: self.query.explain.then_some(self.plan),
         }))
@@ -177,7 +109,7 @@ impl<'q> QueryRun<'q> {
                 Run::Again => return Ok(Run::Again),
                 Run::Done(Progress::More) => {}
                 Run::Done(Progress::Done | Progress::Stopped) => {
-                    return Ok(Run::Done(self.found.count));
+                    return Ok(Run::Done(self.count));
                 }
             }
         }
@@ -196,8 +128,9 @@ impl<'q> QueryRun<'q> {
             query: self.query,
             after: self.after.as_ref(),
             found: &mut self.found,
+            ordered: self.ordered,
+            count: counting.then_some(&mut self.count),
             plan: &mut self.plan,
-            counting,
         };
         let progress = match &mut self.source {
             Source::Table(range) => {
@@ -206,30 +139,39 @@ impl<'q> QueryRun<'q> {
                     visitor.record(layout::key_of(key)?, header.version, text, |_| Ok(true))
                 })?
             }
-            Source::Entries(access, range) => {
-                if !still_there(def, &access.index) {
+            Source::Entries(access, ranges) => {
+                let index = &access.index;
+                if !still_there(def, index) {
                     return Ok(Run::Again);
                 }
-                let (lower, upper) = (access.lower.clone(), access.upper.clone());
-                let index = &access.index;
-                range.chunk(tables.index, &snapshot.txn, &mut budget, |entry, _| {
-                    visitor.plan.entries += 1;
-                    let (prefix, key) = index::split_entry(entry, index.paths.len())?;
-                    let (version, text) = snapshot.indexed_record(def, key)?;
-                    // A record with several entries in the stretch counts at the first of them.
-                    visitor.record(key, version, text, |doc| {
-                        Ok(!index.row.multikey
-                            || first_prefix(index, doc, &lower, &upper, false)?.as_deref()
-                                == Some(prefix))
-                    })
-                })?
+                let mut progress = Progress::Done;
+                while let (Progress::Done, Some(range)) = (progress, ranges.last_mut()) {
+                    progress =
+                        range.chunk(tables.index, &snapshot.txn, &mut budget, |entry, _| {
+                            visitor.plan.entries += 1;
+                            let (components, key) = index::split_entry(entry, index.paths.len())?;
+                            let (version, text) = snapshot.indexed_record(def, key)?;
+                            // A record with several entries in the stretches counts at the first of them.
+                            visitor.record(key, version, text, |doc| {
+                                Ok(!index.row.multikey
+                                    || first_prefix(index, doc, &access.stretches)?.as_deref()
+                                        == Some(components))
+                            })
+                        })?;
+                    if progress == Progress::Done {
+                        ranges.pop();
+                    }
+                }
+                progress
             }
             Source::Groups(access, walk) => {
                 if !still_there(def, &access.index) {
                     return Ok(Run::Again);
                 }
-                walk.chunk(tables.index, &snapshot.txn, &mut budget, |step| {
-                    visitor.step(&snapshot, def, step)
+                walk.chunk(tables.index, &snapshot.txn, &mut budget, |_, key| {
+                    visitor.plan.entries += 1;
+                    let (version, text) = snapshot.indexed_record(def, key)?;
+                    visitor.record(key, version, text, |_| Ok(true))
                 })?
             }
         };
@@ -258,27 +200,29 @@ fn source(type_id: u32, access: Option<Access>, sort: &Sort, after: Option<&Posi
                 }
                 (prefix, after.key.clone())
             });
-            let walk = GroupWalk::new(
-                access.lower.clone(),
-                access.upper.clone(),
-                descending,
-                access.index.paths.len(),
-                start,
-            );
+            let stretch = access.stretches.first().cloned().unwrap_or_default();
+            let fields = access.index.paths.len();
+            let walk = GroupWalk::new(stretch.lower, stretch.upper, descending, fields, start);
             Source::Groups(access, walk)
         }
         Order::ByKey | Order::Other => {
-            let mut lower = Bound::Included(access.lower.clone());
-            if let (Order::ByKey, Some(after)) = (access.order, after) {
-                lower = Bound::Excluded([&access.lower, after.key.as_bytes()].concat());
+            let mut ranges: Vec<_> = access
+                .stretches
+                .iter()
+                .rev()
+                .map(|stretch| KeyRange {
+                    lower: Bound::Included(stretch.lower.clone()),
+                    upper: Bound::Excluded(stretch.upper.clone()),
+                    reverse: false,
+                })
+                .collect();
+            if let (Order::ByKey, Some(after)) = (access.order, after)
+                && let Some(range) = ranges.last_mut()
+                && let Bound::Included(components) = &range.lower
+            {
+                range.lower = Bound::Excluded([components, after.key.as_bytes()].concat());
             }
-            let upper = Bound::Excluded(access.upper.clone());
-            let range = KeyRange {
-                lower,
-                upper,
-                reverse: false,
-            };
-            Source::Entries(access, range)
+            Source::Entries(access, ranges)
         }
     }
 }
@@ -286,36 +230,14 @@ fn source(type_id: u32, access: Option<Access>, sort: &Sort, after: Option<&Posi
 struct Visitor<'v, 'q> {
     query: &'q Query,
     after: Option<&'v Position>,
-    found: &'v mut Found<'q>,
+    found: &'v mut Found,
+    ordered: bool,
+    /// Where to count what matches, if it is only to be counted.
+    count: Option<&'v mut u64>,
     plan: &'v mut Plan,
-    counting: bool,
 }
 
 impl Visitor<'_, '_> {
-    fn step(
-        &mut self,
-        snapshot: &Snapshot<'_>,
-        def: &TypeDef,
-        step: Step<'_>,
-    ) -> Result<ControlFlow<()>, Error> {
-        match step {
-            Step::Entry { key, .. } => {
-                self.plan.entries += 1;
-                let (version, text) = snapshot.indexed_record(def, key)?;
-                self.record(key, version, text, |_| Ok(true))
-            }
-            Step::CutGroup { keys, .. } => {
-                // The group's place among the groups is right; inside it, `place` puts each item where it belongs.
-                for key in keys {
-                    self.plan.entries += 1;
-                    let (version, text) = snapshot.indexed_record(def, key)?;
-                    self.consider(key, version, text, |_| Ok(true))?;
-                }
-                Ok(self.appetite())
-            }
-        }
-    }
-
     /// Takes a record if it matches, counts here, and lies behind the cursor. Breaks when the page is full.
     fn record(
         &mut self,
@@ -324,60 +246,43 @@ impl Visitor<'_, '_> {
         text: &str,
         counts_here: impl FnOnce(&Value<'_>) -> Result<bool, Error>,
     ) -> Result<ControlFlow<()>, Error> {
-        self.consider(key, version, text, counts_here)?;
-        Ok(self.appetite())
-    }
-
-    fn appetite(&self) -> ControlFlow<()> {
-        if self.found.is_full() && !self.counting {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    }
-
-    fn consider(
-        &mut self,
-        key: &str,
-        version: u64,
-        text: &str,
-        counts_here: impl FnOnce(&Value<'_>) -> Result<bool, Error>,
-    ) -> Result<(), Error> {
         self.plan.records += 1;
         let doc = index::parse_stored(text)?;
         if self.query.filter.matches(&doc) && counts_here(&doc)? {
-            self.take(key, version, text, &doc);
+            match &mut self.count {
+                Some(count) => **count += 1,
+                None => self.take(key, version, text, &doc),
+            }
         }
-        Ok(())
+        Ok(if self.ordered && self.found.is_full() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        })
     }
 
     fn take(&mut self, key: &str, version: u64, text: &str, doc: &Value<'_>) {
-        if self.counting {
-            self.found.count += 1;
-            return;
-        }
-        let values = self.query.sort.keys(doc);
+        let sort = &self.query.sort;
+        let values = sort.keys(doc);
+        let order = |a: &[Value<'_>], a_key: &str, b: &[Value<'_>], b_key: &str| {
+            sort.compare(a, b).then_with(|| a_key.cmp(b_key))
+        };
         if let Some(after) = self.after
-            && self
-                .found
-                .compare((&values, key), (&after.values, &after.key))
-                .is_le()
+            && order(&values, key, &after.values, &after.key).is_le()
         {
             return;
         }
-        let Some(at) = self.found.place(&values, key) else {
-            return;
-        };
-        let value = match &self.query.select {
-            Some(select) => select.apply(doc),
-            None => text.to_owned(),
-        };
-        let item = Item {
+        // Sort values are kept beside the item: they may be as large as the record.
+        let extra_bytes = if values.is_empty() { 0 } else { text.len() };
+        let item = || Item {
             key: key.to_owned(),
-            value,
+            value: match &self.query.select {
+                Some(select) => select.apply(doc),
+                None => text.to_owned(),
+            },
             version,
             index_key: None,
         };
-        self.found.insert(at, values, item);
+        self.found.offer(values, key, extra_bytes, order, item);
     }
 }
