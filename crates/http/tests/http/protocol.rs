@@ -98,7 +98,7 @@ fn h2<T>(server: &Server, run: impl AsyncFnOnce(http2::SendRequest<Full<Bytes>>)
     })
 }
 
-async fn ask(
+pub async fn ask(
     mut send: http2::SendRequest<Full<Bytes>>,
     method: &str,
     path: &str,

@@ -6,7 +6,7 @@ use std::{
     path::Path,
     rc::Rc,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -25,6 +25,29 @@ pub struct Setup {
     pub auto_types: bool,
     pub value_bytes: usize,
     pub map_size: u64,
+    /// Where the log goes, with a line for each request.
+    pub log: Option<Log>,
+}
+
+/// A log kept in memory.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Default for Setup {
@@ -34,6 +57,7 @@ impl Default for Setup {
             auto_types: false,
             value_bytes: 16 * 1024 * 1024,
             map_size: 1 << 30,
+            log: None,
         }
     }
 }
@@ -139,6 +163,13 @@ impl Server {
         let serving = std::thread::spawn({
             let (store, counts) = (store.clone(), Arc::clone(&counts));
             move || {
+                let _logging = setup.log.clone().map(|log| {
+                    let subscriber = tracing_subscriber::fmt()
+                        .with_ansi(false)
+                        .with_writer(move || log.clone())
+                        .finish();
+                    tracing::subscriber::set_default(subscriber)
+                });
                 let host = Rc::new(TestHost {
                     began: Instant::now(),
                     counts,
@@ -149,7 +180,7 @@ impl Server {
                     host,
                     limits: setup.limits,
                     auto_types: setup.auto_types,
-                    access_log: false,
+                    access_log: setup.log.is_some(),
                 };
                 let runtime = tokio::runtime::Builder::new_current_thread()
                     .enable_all()

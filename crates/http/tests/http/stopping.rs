@@ -84,3 +84,33 @@ fn connections_in_the_queue_are_served_before_the_listener_closes() {
         server.join();
     }
 }
+
+#[test]
+fn an_http2_peer_is_told_to_leave_and_holds_nothing_up() {
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    let mut server = patient();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(server.address)
+            .await
+            .unwrap();
+        let handshake =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+        let (send, connection) = handshake.await.unwrap();
+        let connection = tokio::spawn(connection);
+        assert_eq!(
+            crate::protocol::ask(send.clone(), "GET", "/healthz", Vec::new())
+                .await
+                .0,
+            200
+        );
+        server.begin_stop();
+        // The sender is kept: it is the server that ends the connection, and in order.
+        connection.await.unwrap().unwrap();
+        drop(send);
+    });
+    server.join();
+}

@@ -2,7 +2,10 @@
 
 use serde_json::json;
 
-use crate::{client::Client, server::Server};
+use crate::{
+    client::Client,
+    server::{Log, Server, Setup},
+};
 
 #[test]
 fn health_information_and_status_are_told() {
@@ -176,4 +179,36 @@ fn methods_that_a_path_lacks_are_refused_with_those_it_has() {
     }
     let long = format!("/api/default/types/t?prefix={}", "x".repeat(9_000));
     client.get(&long).refused(414, "URI_TOO_LONG");
+}
+
+#[test]
+fn each_request_leaves_a_line_where_that_is_asked_for() {
+    let log = Log::default();
+    let mut server = Server::with(Setup {
+        log: Some(log.clone()),
+        ..Setup::default()
+    });
+    server
+        .client()
+        .get("/healthz?x")
+        .refused(400, "UNKNOWN_PARAMETER");
+    server
+        .client()
+        .post("/api/default/types", "{\"name\":\"t\"}")
+        .expect(201);
+    server.join();
+    let text = log.text();
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("okdb::access"))
+        .collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(
+        lines[0].contains("method=GET path=\"/healthz?x\" status=400 micros="),
+        "{text}"
+    );
+    assert!(
+        lines[1].contains("method=POST path=\"/api/default/types\" status=201"),
+        "{text}"
+    );
 }
