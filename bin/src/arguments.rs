@@ -77,10 +77,10 @@ fn option(setting: &'static Setting) -> Arg {
     let arg = Arg::new(setting.key).long(setting.option);
     let mut help = setting.help.to_owned();
     if setting.kind != Kind::Switch {
-        help.push_str(&format!(" [default: {}]", setting.default));
+        help = format!("{help} [default: {}]", setting.default);
     }
     if let Some(variable) = setting.variable {
-        help.push_str(&format!(" [env: {variable}]"));
+        help = format!("{help} [env: {variable}]");
     }
     let arg = arg.help(help);
     match setting.kind {

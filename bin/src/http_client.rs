@@ -61,25 +61,28 @@ impl Client {
         media: &str,
         body: &[u8],
     ) -> io::Result<Answer<'_>> {
-        let stream = match self.stream.take() {
-            Some(stream) => stream,
-            None => {
-                let stream = TcpStream::connect(&self.host)?;
-                stream.set_read_timeout(Some(TIMEOUT))?;
-                stream.set_write_timeout(Some(TIMEOUT))?;
-                stream.set_nodelay(true)?;
-                BufReader::with_capacity(64 * 1024, stream)
-            }
+        let stream = if let Some(stream) = self.stream.take() {
+            stream
+        } else {
+            let stream = TcpStream::connect(&self.host)?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
+            stream.set_nodelay(true)?;
+            BufReader::with_capacity(64 * 1024, stream)
         };
         let stream = self.stream.insert(stream);
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\n", self.host);
-        if !body.is_empty() {
-            head.push_str(&format!(
+        let content = if body.is_empty() {
+            String::new()
+        } else {
+            format!(
                 "content-type: {media}\r\ncontent-length: {}\r\n",
                 body.len()
-            ));
-        }
-        head.push_str("\r\n");
+            )
+        };
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\n{content}\r\n",
+            self.host
+        );
         stream.get_mut().write_all(head.as_bytes())?;
         stream.get_mut().write_all(body)?;
         let head = read_head(stream)?;
@@ -176,56 +179,55 @@ impl Body<'_> {
 
 impl Read for Body<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let left = match &mut self.framing {
-                Framing::End => return Ok(0),
-                Framing::Length(left) => left,
-                Framing::Chunks(Some(left)) => left,
-                Framing::Chunks(none) => {
-                    let line = read_line(self.stream)?;
-                    let size = line.split(';').next().unwrap_or_default().trim();
-                    let size = u64::from_str_radix(size, 16).map_err(|_| bad("no chunk size"))?;
-                    if size == 0 {
-                        while !read_line(self.stream)?.is_empty() {}
-                        self.framing = Framing::End;
-                        return Ok(0);
-                    }
-                    none.insert(size)
+        let left = match &mut self.framing {
+            Framing::End => return Ok(0),
+            Framing::Length(left) | Framing::Chunks(Some(left)) => left,
+            Framing::Chunks(none) => {
+                let line = read_line(self.stream)?;
+                let size = line.split(';').next().unwrap_or_default().trim();
+                let size = u64::from_str_radix(size, 16).map_err(|_| bad("no chunk size"))?;
+                if size == 0 {
+                    while !read_line(self.stream)?.is_empty() {}
+                    self.framing = Framing::End;
+                    return Ok(0);
                 }
-            };
-            if *left == 0 {
-                self.framing = Framing::End;
-                return Ok(0);
+                none.insert(size)
             }
-            let wanted = buffer
-                .len()
-                .min(usize::try_from(*left).unwrap_or(usize::MAX));
-            let Some(space) = buffer.get_mut(..wanted) else {
-                return Ok(0);
-            };
-            let read = self.stream.read(space)?;
-            if read == 0 && wanted > 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            *left -= read as u64;
-            if *left == 0 && matches!(self.framing, Framing::Chunks(_)) {
-                read_line(self.stream)?;
-                self.framing = Framing::Chunks(None);
-            }
-            return Ok(read);
+        };
+        if *left == 0 {
+            self.framing = Framing::End;
+            return Ok(0);
         }
+        let wanted = buffer
+            .len()
+            .min(usize::try_from(*left).unwrap_or(usize::MAX));
+        let Some(space) = buffer.get_mut(..wanted) else {
+            return Ok(0);
+        };
+        let read = self.stream.read(space)?;
+        if read == 0 && wanted > 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        *left -= read as u64;
+        if *left == 0 && matches!(self.framing, Framing::Chunks(_)) {
+            read_line(self.stream)?;
+            self.framing = Framing::Chunks(None);
+        }
+        Ok(read)
     }
 }
 
 /// Percent-encodes one segment of a path.
 pub(crate) fn segment(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+    use std::fmt::Write as _;
+    text.bytes()
+        .fold(String::with_capacity(text.len()), |mut out, byte| {
+            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                out.push(char::from(byte));
+            } else {
+                // Writing to a string does not fail.
+                let _ = write!(out, "%{byte:02X}");
+            }
+            out
+        })
 }

@@ -303,14 +303,13 @@ pub(crate) const FILE_NAME: &str = ".kdbconfig";
 /// Reads the configuration file: the named one, or the first that exists in the working directory and the root.
 pub(crate) fn read_file(given: &mut Given, named: Option<&Path>) -> Result<(), Vec<String>> {
     let root = given.text("root").unwrap_or_else(|| "./okdb-data".into());
-    let path = match named {
-        Some(path) => path.to_owned(),
-        None => {
-            let candidates = [PathBuf::from(FILE_NAME), Path::new(&root).join(FILE_NAME)];
-            match candidates.into_iter().find(|path| path.exists()) {
-                Some(path) => path,
-                None => return Ok(()),
-            }
+    let path = if let Some(path) = named {
+        path.to_owned()
+    } else {
+        let candidates = [PathBuf::from(FILE_NAME), Path::new(&root).join(FILE_NAME)];
+        match candidates.into_iter().find(|path| path.exists()) {
+            Some(path) => path,
+            None => return Ok(()),
         }
     };
     let text =
@@ -434,10 +433,10 @@ pub(crate) fn markdown() -> String {
         let variable = setting
             .variable
             .map_or_else(String::new, |name| format!("`{name}`"));
-        text.push_str(&format!(
-            "| `{}` | {option} | {variable} | {} | {} |\n",
+        text = format!(
+            "{text}| `{}` | {option} | {variable} | {} | {} |\n",
             setting.key, setting.default, setting.help
-        ));
+        );
     }
     text
 }

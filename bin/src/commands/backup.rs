@@ -19,7 +19,7 @@ pub(crate) fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode, Failu
     let store = super::open_tool(given)?;
     let mut progress = Progress::new(0, "environments", json);
     let bytes = store.backup(to, &mut |done, total| {
-        progress.at(done as u64, total as u64)
+        progress.at(done as u64, total as u64);
     })?;
     let took = progress.finish();
     let text = if json {

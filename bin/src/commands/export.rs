@@ -69,7 +69,7 @@ impl Counting {
     fn take(&mut self, chunk: &[u8]) -> Result<(), Failure> {
         self.sink.write_all(chunk).map_err(Failure::runtime)?;
         self.bytes += chunk.len() as u64;
-        self.lines += chunk.iter().filter(|byte| **byte == b'\n').count() as u64;
+        self.lines += chunk.split(|byte| *byte == b'\n').count().saturating_sub(1) as u64;
         self.progress.at(self.lines, 0);
         Ok(())
     }

@@ -128,9 +128,9 @@ pub(crate) fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode, Failu
                 refused.line, refused.code, refused.message
             ));
         }
-        let rate = tally.imported as f64 / took.as_secs_f64().max(0.001);
+        let rate = u128::from(tally.imported) * 1000 / took.as_millis().max(1);
         print(&format!(
-            "imported {} records in {:.1} s ({rate:.0}/s), {} refused, clock {}",
+            "imported {} records in {:.1} s ({rate}/s), {} refused, clock {}",
             tally.imported,
             took.as_secs_f64(),
             tally.refused_count,

@@ -29,10 +29,15 @@ pub(crate) fn run(given: &Given) -> Result<ExitCode, Failure> {
     if let Err(error) = okdb_sys::host::raise_nofile() {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
-    serve(config, signals).map_err(|error| Failure {
+    serve(&config, signals).map_err(|error| Failure {
         message: error.to_string(),
         code: error.exit_code(),
     })
+}
+
+/// Keeps a complaint for later.
+fn note<T>(complaints: &mut Vec<String>, result: Result<T, String>) -> Option<T> {
+    result.map_err(|complaint| complaints.push(complaint)).ok()
 }
 
 /// The checked configuration; all complaints at once.
@@ -40,9 +45,6 @@ pub(crate) fn configuration(
     given: &Given,
 ) -> Result<(ServerConfig, Logging, Option<String>), Vec<String>> {
     let mut complaints = Vec::new();
-    fn note<T>(complaints: &mut Vec<String>, result: Result<T, String>) -> Option<T> {
-        result.map_err(|complaint| complaints.push(complaint)).ok()
-    }
     let text = |key: &str, default: &str| given.text(key).unwrap_or_else(|| default.to_owned());
     let count = workers(given);
     let listen: Vec<_> = given
@@ -85,10 +87,9 @@ pub(crate) fn configuration(
     let grace_s = number("supervision.shutdownGrace", 3, 1, 3600);
     let timeout_s = number("supervision.workerTimeout", 30, 2, 86_400);
     // Bounds and rounding of a map size are the store's; 0 stands for "not said".
-    let map_size = match given.get("storage.mapSize") {
-        Some(_) => Some(number("storage.mapSize", 0, 1, u64::MAX)),
-        None => None,
-    };
+    let map_size = given
+        .get("storage.mapSize")
+        .map(|_| number("storage.mapSize", 0, 1, u64::MAX));
     let (Some(durability), Some(logging)) = (durability, logging) else {
         return Err(complaints);
     };

@@ -23,6 +23,10 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         complain("okdb: a worker is started by its primary, not by hand");
         return okdb_cluster::exit::ExitCode::Usage.into();
     };
+    // The kernel named the process after the link that it was started through.
+    if let Err(error) = okdb_sys::spawn::set_short_name(format!("okdb-worker-{}", worker.slot)) {
+        complain(&format!("okdb worker: {error}"));
+    }
     Logging::from_arguments(log).start(Some(worker.slot));
     match work(worker, signals) {
         Ok(code) => code.into(),

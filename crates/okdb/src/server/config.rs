@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::ServerError;
 
 /// The configuration of a server.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line, independent of the others"
+)]
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// The root.

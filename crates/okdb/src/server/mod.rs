@@ -77,7 +77,7 @@ impl ServerError {
 ///
 /// # Errors
 /// [`ServerError`] when the server could not come up.
-pub fn run(config: ServerConfig, signals: Signals) -> Result<ExitCode, ServerError> {
+pub fn run(config: &ServerConfig, signals: Signals) -> Result<ExitCode, ServerError> {
     config.check()?;
     let telemetry = Telemetry::new();
     let forced_single = config.force_private_segment;
@@ -108,9 +108,9 @@ pub fn run(config: ServerConfig, signals: Signals) -> Result<ExitCode, ServerErr
     let stop = StopFlag::new();
     let chores = start_chores(&store, &stop)?;
     let served = if workers == NonZeroU16::MIN {
-        standalone::run(&config, &store, &telemetry, listeners, signals)
+        standalone::run(config, &store, &telemetry, &listeners, signals)
     } else {
-        primary::run(&config, &store, &telemetry, listeners, signals)
+        primary::run(config, &store, &telemetry, listeners, signals)
     };
     stop.stop();
     store.wake_chores();

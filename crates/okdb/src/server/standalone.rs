@@ -26,11 +26,11 @@ pub(crate) fn run(
     config: &ServerConfig,
     store: &Store,
     telemetry: &Arc<Telemetry>,
-    listeners: Listeners,
+    listeners: &Listeners,
     signals: Signals,
 ) -> Result<ExitCode, ServerError> {
     let runtime = runtime().map_err(ServerError::system("cannot make an event loop"))?;
-    let result = runtime.block_on(serve(config, store, telemetry, &listeners, signals));
+    let result = runtime.block_on(serve(config, store, telemetry, listeners, signals));
     runtime.shutdown_background();
     result
 }
