@@ -331,7 +331,7 @@ fn json_that_is_not_i_json_is_refused_with_its_place() {
         assert!(error["details"]["offset"].is_u64());
     }
     let nested = |depth: usize| format!("{{\"value\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
-    client.put(&path, &nested(120)).expect(201);
+    client.put(&path, &nested(128)).expect(201);
     for depth in [129, 1_000, 100_000] {
         client
             .put(&path, &nested(depth))

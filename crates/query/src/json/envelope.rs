@@ -55,7 +55,8 @@ impl Envelope {
                 };
                 compactor.member(object, raw)?;
                 let start = compactor.out_pos();
-                compactor.value(1)?;
+                // The envelope does not count: a record's value nests as deep through it as on its own.
+                compactor.value(0)?;
                 let value = start..compactor.out_pos();
                 members.push(Member { name, value });
                 if compactor.last_member()? {

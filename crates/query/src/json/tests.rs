@@ -30,6 +30,14 @@ fn read(text: &str) -> Result<String, JsonError> {
         _ => panic!("readers disagree on {text:?}: {compact:?} {parsed:?}"),
     }
     match Envelope::parse(text.as_bytes()) {
+        Ok(envelope) if matches!(&parsed, Err(error) if error.kind == JsonErrorKind::TooDeep) => {
+            // The envelope is one level of its own.
+            assert!(
+                envelope
+                    .members()
+                    .all(|(_, text)| Value::parse(text).is_ok())
+            );
+        }
         Ok(envelope) => {
             let value = parsed.as_ref().unwrap().as_object().unwrap();
             assert_eq!(envelope.members().count(), value.len());
@@ -42,6 +50,9 @@ fn read(text: &str) -> Result<String, JsonError> {
         }
         Err(error) if error.kind == JsonErrorKind::NotAnObject => {
             assert!(parsed.is_ok_and(|value| value.as_object().is_none()));
+        }
+        Err(error) if error.kind == JsonErrorKind::TooDeep => {
+            assert!(parsed.is_err_and(|error| error.kind == JsonErrorKind::TooDeep));
         }
         Err(error) => assert_eq!(Err(error), parsed.map(drop)),
     }
@@ -176,6 +187,20 @@ fn nesting_is_bounded_and_deep_values_are_handled() {
             }
         });
     deepest.unwrap().join().unwrap();
+}
+
+#[test]
+fn an_envelope_holds_the_deepest_value() {
+    let envelope =
+        |depth| Envelope::parse(format!("{{\"value\":{}}}", nested(depth, false)).as_bytes());
+    assert_eq!(
+        envelope(DEPTH_MAX).unwrap().get("value"),
+        Some(nested(DEPTH_MAX, false).as_str())
+    );
+    assert_eq!(
+        envelope(DEPTH_MAX + 1).unwrap_err().kind,
+        JsonErrorKind::TooDeep
+    );
 }
 
 #[test]
