@@ -7,7 +7,7 @@ pub use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 /// One process as `/proc/PID/stat` shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Process {
     /// Its number.
     pub pid: i32,
@@ -39,10 +39,16 @@ impl Process {
         (found.state != 'Z' && found.state != 'X').then_some(found)
     }
 
+    /// Whether the two are one process, whatever it is doing now.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        (self.pid, self.start) == (other.pid, other.start)
+    }
+
     /// Whether this very process (not another with its number) still runs.
     #[must_use]
     pub fn lives(&self) -> bool {
-        Self::find(self.pid).is_some_and(|now| now.start == self.start)
+        Self::find(self.pid).is_some_and(|now| now.is(self))
     }
 
     /// Sends it a signal, if it still runs.

@@ -341,13 +341,14 @@ impl Server {
         })
     }
 
-    /// The slots as the status shows them.
+    /// The slots as the status shows them, once the worker that is asked knows any.
     #[must_use]
     #[track_caller]
     pub fn slots(&self) -> Vec<Slot> {
-        let status = self.status();
-        let workers = status["workers"].as_array().cloned().unwrap_or_default();
-        workers.iter().map(parse_slot).collect()
+        wait_for("slots in the status", SOON, || {
+            let workers = self.status()["workers"].as_array()?.clone();
+            (!workers.is_empty()).then(|| workers.iter().map(parse_slot).collect())
+        })
     }
 
     /// Waits until every slot has a ready worker that runs; the slots.
@@ -359,7 +360,7 @@ impl Server {
             let ready = slots
                 .iter()
                 .all(|slot| slot.state == "ready" && slot.pid.and_then(Process::find).is_some());
-            (ready && !slots.is_empty()).then_some(slots)
+            ready.then_some(slots)
         })
     }
 

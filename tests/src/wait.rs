@@ -4,6 +4,7 @@
 //! busy machine.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -54,4 +55,35 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> O
 #[track_caller]
 pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     wait_for(what, limit, || condition().then_some(()));
+}
+
+/// A flag that tells threads to stop.
+#[derive(Default)]
+pub struct Stop(AtomicBool);
+
+impl Stop {
+    /// Whether to stop.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Tells everybody to stop.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// Tells everybody to stop when dropped, so that a story that fails amid a
+    /// scope of threads ends instead of waiting for them for ever.
+    pub fn at_end(&self) -> StopAtEnd<'_> {
+        StopAtEnd(self)
+    }
+}
+
+/// See [`Stop::at_end`].
+pub struct StopAtEnd<'a>(&'a Stop);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.set();
+    }
 }

@@ -10,7 +10,7 @@ use okdb_tests::data::Random;
 use okdb_tests::oracle;
 use okdb_tests::server::{Launch, Place};
 use okdb_tests::torture::{Table, rounds};
-use okdb_tests::wait::{SOON, wait_until};
+use okdb_tests::wait::{SOON, Stop, wait_until};
 
 const WRITERS: usize = 16;
 
@@ -43,13 +43,15 @@ fn story(durability: &str) {
         assert!(clock >= top, "the clock stepped back from {top} to {clock}");
 
         let done = AtomicUsize::new(0);
+        let stop = Stop::default();
         let kill_after = 50 + random.index(500);
         thread::scope(|scope| {
+            let _end = stop.at_end();
             for (writer, last) in lasts.iter_mut().enumerate() {
                 let mut client = server.client();
-                let done = &done;
+                let (done, stop) = (&done, &stop);
                 scope.spawn(move || {
-                    loop {
+                    while !stop.is_set() {
                         let number = last.sent + 1;
                         last.sent = number;
                         let body = format!(r#"{{"value":{number}}}"#);

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use okdb_tests::data;
 use okdb_tests::http::{Address, Client};
 use okdb_tests::oracle::Record;
+use okdb_tests::wait::Stop;
 
 /// Records in a batch: one transaction, or one chunk of an import.
 pub(crate) const BATCH_RECORDS: usize = 250;
@@ -114,7 +115,7 @@ impl Import {
     pub(crate) fn send(&self, address: &Address, route: Route, round: &Round) -> Vec<Attempt> {
         let mut client = Client::new(address);
         let mut attempts = Vec::new();
-        while !round.stop.load(Ordering::SeqCst) {
+        while !round.stop.is_set() {
             let Some(batch) = self.queue.lock().expect("no importer panicked").pop() else {
                 break;
             };
@@ -289,7 +290,7 @@ fn shown_attempt(found: &BTreeMap<String, Record>, record: usize) -> Option<u64>
 #[derive(Default)]
 pub(crate) struct Round {
     /// Set when no more batches are to be sent.
-    pub(crate) stop: AtomicBool,
+    pub(crate) stop: Stop,
     /// Batches acknowledged in this round.
     pub(crate) acknowledged: AtomicUsize,
     /// The slot that answered last.

@@ -125,6 +125,7 @@ fn one_round(
     let kill_after = random.index(2 * share.max(1)) + 1;
     let kill_delay = Duration::from_micros(random.below(20_000));
     thread::scope(|scope| {
+        let _end = round.stop.at_end();
         let importers: Vec<_> = [Route::Transaction, Route::Import, Route::Transaction]
             .into_iter()
             .map(|route| {
@@ -153,7 +154,7 @@ fn one_round(
             }
             Victim::Everything => server.kill_all(),
         }
-        round.stop.store(true, Ordering::SeqCst);
+        round.stop.set();
         let attempts = importers
             .into_iter()
             .flat_map(|importer| importer.join().expect("the importer's own checks"))

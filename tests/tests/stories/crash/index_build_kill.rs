@@ -3,7 +3,7 @@
 //! used. Some stores served the half of it; others lost what was written during
 //! the build.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use okdb_tests::data::{self, Random};
@@ -12,12 +12,14 @@ use okdb_tests::oracle;
 use okdb_tests::process::{Signal, signal_pid};
 use okdb_tests::server::{Launch, ORPHAN_SECONDS, Place, Server};
 use okdb_tests::torture::is_long;
-use okdb_tests::wait::{SOON, promised, wait_for};
+use okdb_tests::wait::{SOON, Stop, promised, wait_for, wait_until};
 
 /// Documents that nobody touches during the story, in `GROUPS` groups.
 const STABLE_SHORT: usize = 20_000;
 const STABLE_LONG: usize = 100_000;
 const GROUPS: usize = 10;
+/// Insertions that are there when the build begins.
+const WRITES_BEFORE: usize = 20;
 /// The group that writers add to and take from.
 const MOVING: usize = GROUPS;
 
@@ -40,7 +42,7 @@ fn load(server: &Server, stable: usize) {
 /// What writers have done to the moving group.
 #[derive(Default)]
 struct Moving {
-    stop: AtomicBool,
+    stop: Stop,
     /// Insertions that were sent, and those that were answered.
     sent: AtomicUsize,
     answered: AtomicUsize,
@@ -50,39 +52,38 @@ struct Moving {
 /// or until its connection is lost.
 fn write(address: &Address, writer: usize, moving: &Moving) {
     let mut client = Client::new(address);
-    let mut call = |method: &str, path: &str, body: Option<&str>| {
-        client
-            .call(method, path, &[], body.map(str::as_bytes))
-            .ok()
-            .filter(|answer| answer.status != 503)
-            .map(|answer| assert!(answer.status < 300, "{method} {path}: {answer:?}"))
-    };
-    let path =
-        |name: &str, number: usize| format!("/api/default/types/doc/{name}-{writer}-{number:06}");
-    let grouped = |group: usize| format!(r#"{{"value":{{"group":{group}}}}}"#);
     for number in 0.. {
-        if moving.stop.load(Ordering::SeqCst) {
-            return;
-        }
-        // One that stays in the moving group, and is counted.
-        moving.sent.fetch_add(1, Ordering::SeqCst);
-        let stays = path("stays", number);
-        if call("PUT", &stays, Some(&grouped(MOVING))).is_none() {
-            return;
-        }
-        moving.answered.fetch_add(1, Ordering::SeqCst);
-        // One that passes through groups that nobody counts, and goes.
-        let goes = path("goes", number);
-        let passing = [
-            call("PUT", &goes, Some(&grouped(100))),
-            call("PATCH", &goes, Some(r#"{"patch":{"set":{"group":101}}}"#)),
-            call("PUT", &stays, Some(&grouped(MOVING))),
-            call("DELETE", &goes, None),
-        ];
-        if passing.iter().any(Option::is_none) {
+        let stopped = moving.stop.is_set();
+        if stopped || write_once(&mut client, writer, number, moving).is_none() {
             return;
         }
     }
+}
+
+fn write_once(client: &mut Client, writer: usize, number: usize, moving: &Moving) -> Option<()> {
+    let mut call = |method: &str, path: &str, body: Option<&str>| {
+        let answer = client
+            .call(method, path, &[], body.map(str::as_bytes))
+            .ok()?;
+        if answer.status == 503 {
+            return None;
+        }
+        assert!(answer.status < 300, "{method} {path}: {answer:?}");
+        Some(())
+    };
+    let path = |name: &str| format!("/api/default/types/doc/{name}-{writer}-{number:06}");
+    let grouped = |group: usize| format!(r#"{{"value":{{"group":{group}}}}}"#);
+    // One that stays in the moving group, and is counted.
+    let stays = path("stays");
+    moving.sent.fetch_add(1, Ordering::SeqCst);
+    call("PUT", &stays, Some(&grouped(MOVING)))?;
+    moving.answered.fetch_add(1, Ordering::SeqCst);
+    // One that passes through groups that nobody counts, and goes.
+    let goes = path("goes");
+    call("PUT", &goes, Some(&grouped(100)))?;
+    call("PATCH", &goes, Some(r#"{"patch":{"set":{"group":101}}}"#))?;
+    call("PUT", &stays, Some(&grouped(MOVING)))?;
+    call("DELETE", &goes, None)
 }
 
 /// Counts groups on one connection, forever comparing with what must be there.
@@ -90,7 +91,7 @@ fn read(address: &Address, stable: usize, moving: &Moving, floor: usize, seed: u
     let mut client = Client::new(address);
     let mut random = Random::new("index reader", seed);
     let mut looks = 0;
-    while !moving.stop.load(Ordering::SeqCst) {
+    while !moving.stop.is_set() {
         let group = random.index(GROUPS + 1);
         let least = floor + moving.answered.load(Ordering::SeqCst);
         let filter = format!(r#"{{"filter":{{"group":{group}}}}}"#);
@@ -165,6 +166,7 @@ fn story(disturb: impl FnOnce(&mut Server, &Place)) {
     let moving = Moving::default();
     let address = server.addresses()[0].clone();
     let looks: usize = thread::scope(|scope| {
+        let _end = moving.stop.at_end();
         for writer in 0..2 {
             let (address, moving) = (&address, &moving);
             scope.spawn(move || write(address, writer, moving));
@@ -175,6 +177,9 @@ fn story(disturb: impl FnOnce(&mut Server, &Place)) {
                 scope.spawn(move || read(address, stable, moving, 0, seed))
             })
             .collect();
+        wait_until("writers under way", SOON, || {
+            moving.answered.load(Ordering::SeqCst) >= WRITES_BEFORE
+        });
         // Sent and not waited for: the answer may come only after the build.
         let mut asking = server.client();
         let body = r#"{"fields":["group"]}"#;
@@ -191,7 +196,7 @@ fn story(disturb: impl FnOnce(&mut Server, &Place)) {
         wait_for("the index is ready", SOON * 3, || {
             (state(&mut client)? == "ready").then_some(())
         });
-        moving.stop.store(true, Ordering::SeqCst);
+        moving.stop.set();
         readers
             .into_iter()
             .map(|reader| reader.join().expect("the reader's own checks"))
@@ -247,11 +252,12 @@ fn a_build_survives_a_power_cut_of_the_processes() {
         let floor = usize::try_from(floor).expect("small");
         let stable = if is_long() { STABLE_LONG } else { STABLE_SHORT };
         thread::scope(|scope| {
+            let _end = moving.stop.at_end();
             let reader = scope.spawn(|| read(&address, stable, &moving, floor, 9));
             wait_for("the index is ready", SOON * 3, || {
                 (state(&mut client)? == "ready").then_some(())
             });
-            moving.stop.store(true, Ordering::SeqCst);
+            moving.stop.set();
             reader.join().expect("the reader's own checks");
         });
     });

@@ -20,6 +20,21 @@ fn at_the_ready_line_each_slot_serves_at_once() {
 }
 
 #[test]
+fn at_the_ready_line_the_status_knows_every_slot() {
+    let place = Place::new();
+    for _ in 0..5 {
+        let server = Launch::at(&place.root()).start();
+        for _ in 0..4 {
+            let status = server.fresh().get("/api/cluster/status").expect(200).json();
+            let workers = status["workers"].as_array().expect("a list of workers");
+            let told: Vec<_> = workers.iter().map(|worker| &worker["state"]).collect();
+            assert_eq!(told, ["ready", "ready"], "{status}");
+            assert_eq!(status["primary"]["pid"], server.pid());
+        }
+    }
+}
+
+#[test]
 fn a_restart_finds_the_data_and_serves_it_from_each_worker() {
     let place = Place::new();
     let mut server = Launch::at(&place.root()).start();

@@ -94,10 +94,7 @@ fn on_the_same_port_it_is_refused_and_names_the_port() {
     let before = belongings(&server, &place.root());
     let port = server.tcp().port();
 
-    let mut listens = vec![format!("127.0.0.1:{port}"), format!("0.0.0.0:{port}")];
-    if std::net::TcpListener::bind("[::]:0").is_ok() {
-        listens.push(format!("[::]:{port}"));
-    }
+    let listens = [format!("127.0.0.1:{port}"), format!("0.0.0.0:{port}")];
     for (attempt, listen) in listens.iter().enumerate() {
         let other = Place::new();
         let mut second = Launch::at(&other.root())
@@ -107,10 +104,11 @@ fn on_the_same_port_it_is_refused_and_names_the_port() {
         // Fresh connections all the while: none may go astray.
         let mut fresh = server.fresh();
         let mut written = 0;
-        while second.try_exit().is_none() || written < 50 {
+        wait_until("the second to give up", SOON, || {
             still_writes(&mut fresh, &format!("same-port-{attempt}-{written}"));
             written += 1;
-        }
+            written >= 50 && second.try_exit().is_some()
+        });
         let status = second.wait_exit(SOON);
         let words = second.log();
         assert_eq!(status.code(), Some(ADDRESS_IN_USE), "{listen}: {words}");
@@ -123,6 +121,36 @@ fn on_the_same_port_it_is_refused_and_names_the_port() {
                 ))
                 .expect(200);
         }
+    }
+}
+
+/// `[::]` means IPv6 alone: it takes no connection that was meant for the other.
+#[test]
+fn the_ipv6_wildcard_on_the_same_port_takes_nothing_away() {
+    if std::net::TcpListener::bind("[::]:0").is_err() {
+        println!("no IPv6 here");
+        return;
+    }
+    let place = Place::new();
+    let server = Launch::at(&place.root()).start();
+    server
+        .client()
+        .put("/api/default/types/t", "{}")
+        .expect(200);
+    let other = Place::new();
+    let mut second = Launch::at(&other.root())
+        .arg("--insecure-no-auth")
+        .listen(format!("[::]:{}", server.tcp().port()))
+        .spawn();
+    wait_until("an outcome", SOON, || {
+        second.is_ready() || second.try_exit().is_some()
+    });
+    if let Some(status) = second.try_exit() {
+        assert_eq!(status.code(), Some(ADDRESS_IN_USE), "{}", second.log());
+    }
+    let mut fresh = server.fresh();
+    for number in 0..100 {
+        still_writes(&mut fresh, &format!("k{number}"));
     }
 }
 

@@ -2,7 +2,7 @@
 //! whole, and a root of its own. Copies made through files rather than through
 //! LMDB drop the locks of those who serve.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use serde_json::json;
@@ -11,7 +11,7 @@ use okdb_tests::command::okdb;
 use okdb_tests::oracle;
 use okdb_tests::server::{Launch, Place};
 use okdb_tests::torture::rounds;
-use okdb_tests::wait::{SOON, wait_until};
+use okdb_tests::wait::{SOON, Stop, wait_until};
 
 /// Each transaction writes the same number to this many records.
 const TOGETHER: usize = 20;
@@ -25,13 +25,14 @@ fn a_hot_copy_is_one_moment_and_serves() {
         .put("/api/default/types/t", r#"{"indexes":[{"fields":["n"]}]}"#)
         .expect(200);
     let root = place.root();
-    let stop = AtomicBool::new(false);
+    let stop = Stop::default();
     let written = AtomicUsize::new(0);
     let moments = thread::scope(|scope| {
+        let _end = stop.at_end();
         for mut client in server.client_per_worker(2) {
             let (stop, written) = (&stop, &written);
             scope.spawn(move || {
-                while !stop.load(Ordering::SeqCst) {
+                while !stop.is_set() {
                     let number = written.load(Ordering::SeqCst) + 1;
                     let puts: Vec<String> = (0..TOGETHER)
                         .map(|key| {
@@ -57,7 +58,7 @@ fn a_hot_copy_is_one_moment_and_serves() {
                 (target, before, after)
             })
             .collect();
-        stop.store(true, Ordering::SeqCst);
+        stop.set();
         moments
     });
     server.stop();

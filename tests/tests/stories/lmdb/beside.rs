@@ -4,7 +4,6 @@
 //! would then repeat.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use okdb_tests::command::okdb;
@@ -12,6 +11,7 @@ use okdb_tests::data;
 use okdb_tests::oracle;
 use okdb_tests::server::{Launch, Place};
 use okdb_tests::torture::rounds;
+use okdb_tests::wait::Stop;
 
 #[test]
 fn tools_come_and_go_and_there_is_one_writer_at_a_time() {
@@ -29,9 +29,10 @@ fn tools_come_and_go_and_there_is_one_writer_at_a_time() {
         .collect();
     let root = place.root();
     let root = root.to_str().expect("UTF-8");
-    let stop = AtomicBool::new(false);
+    let stop = Stop::default();
 
     let versions: Vec<u64> = thread::scope(|scope| {
+        let _end = stop.at_end();
         let writers: Vec<_> = (0..4)
             .map(|writer| {
                 let mut client = server.client();
@@ -39,7 +40,7 @@ fn tools_come_and_go_and_there_is_one_writer_at_a_time() {
                 scope.spawn(move || {
                     let mut versions = Vec::new();
                     for number in 0.. {
-                        if stop.load(Ordering::SeqCst) {
+                        if stop.is_set() {
                             break;
                         }
                         let answer = client.put(
@@ -72,7 +73,7 @@ fn tools_come_and_go_and_there_is_one_writer_at_a_time() {
         std::fs::write(&file, "{\"key\":\"beside\",\"value\":{\"n\":-1}}\n").expect("writable");
         let file = file.to_str().expect("UTF-8");
         let _ = okdb(["import", "t", file, "--root", root]).expect(0);
-        stop.store(true, Ordering::SeqCst);
+        stop.set();
         writers
             .into_iter()
             .flat_map(|writer| writer.join().expect("the writer's own checks"))
