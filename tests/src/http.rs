@@ -29,8 +29,23 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-trait Stream: Read + Write + Send {}
-impl<T: Read + Write + Send> Stream for T {}
+trait Stream: Read + Write + Send {
+    fn set_limit(&self, limit: Duration) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn set_limit(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))?;
+        self.set_write_timeout(Some(limit))
+    }
+}
+
+impl Stream for UnixStream {
+    fn set_limit(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))?;
+        self.set_write_timeout(Some(limit))
+    }
+}
 
 /// A whole answer.
 #[derive(Clone, Debug)]
@@ -137,6 +152,9 @@ impl Client {
     #[must_use]
     pub fn within(mut self, limit: Duration) -> Self {
         self.limit = patient(limit);
+        if let Some(stream) = &self.stream {
+            stream.get_ref().set_limit(self.limit).expect("a socket");
+        }
         self
     }
 
@@ -149,17 +167,11 @@ impl Client {
             Address::Tcp(address) => {
                 let stream = TcpStream::connect_timeout(address, self.limit)?;
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(self.limit))?;
-                stream.set_write_timeout(Some(self.limit))?;
                 Box::new(stream)
             }
-            Address::Unix(path) => {
-                let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(self.limit))?;
-                stream.set_write_timeout(Some(self.limit))?;
-                Box::new(stream)
-            }
+            Address::Unix(path) => Box::new(UnixStream::connect(path)?),
         };
+        stream.set_limit(self.limit)?;
         self.stream = Some(BufReader::new(stream));
         Ok(())
     }

@@ -36,7 +36,6 @@ fn a_newer_format_is_refused_by_the_server_and_by_every_tool() {
         vec!["verify", "--root", path],
         vec!["export", "t", "--root", path],
         vec!["backup", "--root", path, copy.to_str().expect("UTF-8")],
-        vec!["status", "--root", path],
     ] {
         let done = okdb(&arguments);
         assert!(matches!(done.code, 1 | 2), "{arguments:?}: {done:?}");
