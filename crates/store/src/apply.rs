@@ -12,12 +12,13 @@ use heed::{PutFlags, RoTxn, RwTxn};
 use okdb_query::Value;
 
 use crate::{
-    Action, Error, Full, IndexState, Operation, Written,
+    Action, Error, IndexState, Operation, Written,
     catalog::{self, Catalog, IndexDef, TypeDef},
     check_key,
     index::{self, parse_stored},
     layout::{self, HEADER_BYTES, Header, LogAction, LogRow, State},
     lmdb::Tables,
+    room::Room,
 };
 
 /// Room that a definition may cost: a row, its log entry, and a page or two that split.
@@ -35,20 +36,20 @@ pub(crate) struct Ledger {
     counts: Vec<(u32, i64)>,
     /// First clock of the multi-operation transaction under way; 0 outside of one.
     pub(crate) txn_mark: u64,
-    /// Bytes that may still be added before the headroom is touched.
-    pub(crate) room_bytes: i64,
+    /// What may still be added.
+    pub(crate) room: Room,
     /// Whether pages changed in a way that the state row does not tell.
     pub(crate) touched: bool,
 }
 
 impl Ledger {
-    pub(crate) fn new(state: State, catalog: Arc<Catalog>, room_bytes: i64) -> Self {
+    pub(crate) fn new(state: State, catalog: Arc<Catalog>, room: Room) -> Self {
         Self {
             state,
             catalog,
             counts: Vec::new(),
             txn_mark: 0,
-            room_bytes,
+            room,
             touched: false,
         }
     }
@@ -58,17 +59,6 @@ impl Ledger {
             Some((_, sum)) => *sum += difference,
             None => self.counts.push((type_id, difference)),
         }
-    }
-
-    /// Refuses what would eat into the room that deletes need.
-    pub(crate) fn claim_room(&mut self, bytes: usize) -> Result<(), Error> {
-        // A row costs its page's share and the copies of the pages above it; twice its size is a fair guess.
-        let cost = i64::try_from(bytes).unwrap_or(i64::MAX).saturating_mul(2);
-        if cost > self.room_bytes {
-            return Err(Error::StorageFull(Full::Headroom));
-        }
-        self.room_bytes -= cost;
-        Ok(())
     }
 }
 
@@ -105,8 +95,16 @@ impl Applier<'_> {
         layout::record_key(def.id, key, &mut row_key);
 
         let change = self.prepare(txn, &def, operation, &row_key)?;
+        let mut pages_before = None;
+        let mut put_bytes = 0;
         if let Some(text) = &change.text {
-            ledger.claim_room(row_bytes(key, text) + change.added_bytes())?;
+            put_bytes = row_bytes(key, text) + change.added_bytes();
+            let room = &mut ledger.room;
+            room.take(put_bytes);
+            pages_before = room.before_put(self.tables, txn, text.len(), change.old_bytes)?;
+        } else if ledger.room.is_tight() {
+            let freed = change.old_bytes + key.len() + ROW_OVERHEAD_BYTES;
+            ledger.state.credit = ledger.state.credit.saturating_add(freed as u64);
         }
 
         // From here on the transaction is changed.
@@ -141,6 +139,8 @@ impl Applier<'_> {
             ledger.count(def.id, -1);
             self.remove_row(txn, ledger, &row)?
         };
+        let (room, credit) = (ledger.room, &mut ledger.state.credit);
+        room.after_put(self.tables, txn, pages_before, put_bytes, credit)?;
         Ok(Written {
             key: key.to_owned(),
             version,
@@ -165,7 +165,9 @@ impl Applier<'_> {
             check_key(&operation.key)?;
             operation.guard.check(None)?;
             self.check_size(text)?;
-            ledger.claim_room(DEFINITION_BYTES + row_bytes(&operation.key, text))?;
+            ledger
+                .room
+                .require(DEFINITION_BYTES + row_bytes(&operation.key, text))?;
             self.register_type(txn, ledger, name, &[], true)?;
         }
         ledger.catalog.require(name).cloned()
@@ -224,6 +226,7 @@ impl Applier<'_> {
         }
         let mut change = Change {
             old,
+            old_bytes: stored.map_or(0, |(_, text)| text.len()),
             text,
             removed: Vec::new(),
             added: Vec::new(),
@@ -366,10 +369,18 @@ impl Applier<'_> {
         self.tables
             .log_type
             .put(txn, &layout::log_type_key(row.type_id, clock), &[])?;
-        if let Some(superseded) = superseded {
-            self.note_dead(txn, ledger, clock, superseded, row.type_id)?;
+        match superseded {
+            // Where room is short it counts at once, at the price of a random page.
+            Some(superseded) if ledger.room.is_tight() => {
+                self.tables.log.delete(txn, &superseded.to_be_bytes())?;
+                self.tables
+                    .log_type
+                    .delete(txn, &layout::log_type_key(row.type_id, superseded))?;
+                Ok(())
+            }
+            Some(superseded) => self.note_dead(txn, ledger, clock, superseded, row.type_id),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Notes that a log entry no longer counts; a chore drops it later, in order and many at a time.
@@ -414,6 +425,7 @@ impl Applier<'_> {
 /// What an operation is going to change.
 struct Change<'o> {
     old: Option<Header>,
+    old_bytes: usize,
     /// The new text, `None` for a removal.
     text: Option<Cow<'o, str>>,
     removed: Vec<Vec<u8>>,

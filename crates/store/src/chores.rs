@@ -13,17 +13,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use heed::RwTxn;
+use heed::{RoTxn, RwTxn};
 
 use crate::{
     Env, Error, IndexState, Outcome, Store,
     apply::{Applier, Ledger},
     catalog::{self, BuildFailure, BuildProgress, IndexDef, IndexRow, TypeDef},
+    changes,
     env::EnvInner,
-    index, layout,
-    lmdb::Table,
+    index,
+    layout::{self, LogRow},
+    lmdb::{Table, Tables},
     root,
     scan::{Budget, KeyRange, Progress},
+    store::wall_ms,
 };
 
 /// How long a step may hold the write lock.
@@ -40,8 +43,12 @@ const DUPLICATES_MAX: usize = 10;
 const ROWS_PER_LOOK: u64 = 16;
 /// Records that one step of a build looks at, at most.
 const ROWS_PER_STEP_MAX: usize = 2048;
+/// Superseded log entries, or notes of them, that one step drops.
+const PRUNE_ROWS: usize = 1024;
 /// Rows of each table that a sweep deletes at once.
 const SWEEP_ROWS: usize = 256;
+/// Log entries that one step of forgetting looks at, at most.
+const FORGET_ROWS_MAX: usize = 1024;
 
 /// Asks a blocking task to end.
 #[derive(Clone, Debug, Default)]
@@ -148,8 +155,12 @@ pub(crate) enum Step {
     Build { type_name: String, index: String },
     /// Deletes some more rows of a dropped type or index.
     Sweep { id: u32 },
-    /// Drops these superseded log entries: superseding clock, superseded clock, type id.
-    Prune { dead: Vec<(u64, u64, u32)> },
+    /// Drops these superseded log entries: clock and type id.
+    Prune { dead: Vec<(u64, u32)> },
+    /// Drops the notes of superseded entries that were dropped, up to and with this superseding clock.
+    ClearNotes { through: u64 },
+    /// Drops removals that were made before this time, in ms since 1970, from the log.
+    Forget { before_ms: u64 },
 }
 
 /// What waits in an environment.
@@ -174,21 +185,44 @@ fn due(env: &Env) -> Result<Vec<Step>, Error> {
         });
     }
     let state = catalog::read_state(tables, &snapshot.txn)?;
-    if state.dead >= DEAD_MIN {
-        let mut dead =
-            Vec::with_capacity(DEAD_PASS_MAX.min(usize::try_from(state.dead).unwrap_or(0)));
+    // (Where room is short, a few are worth it too.)
+    if state.dead >= DEAD_MIN || (state.dead > 0 && env.0.headroom.is_tight()) {
+        let mut dead = Vec::new();
+        let mut notes = Vec::new();
         for row in tables.dead.iter(&snapshot.txn)?.take(DEAD_PASS_MAX) {
             let (key, row) = row?;
-            let (clock, type_id) = layout::decode_dead(row)?;
-            dead.push((layout::decode_clock(key)?, clock, type_id));
+            dead.push(layout::decode_dead(row)?);
+            notes.push(layout::decode_clock(key)?);
         }
-        // In the order of the log, many entries share a page; in the order of `dead`, hardly any do.
-        dead.sort_unstable_by_key(|(_, clock, _)| *clock);
-        steps.extend(dead.chunks(1024).map(|chunk| Step::Prune {
+        // In the order of the log, many entries share a page; in the order of the notes, hardly any do. So first the
+        // entries in the one order, then their notes in the other: a death in between leaves notes of what is gone.
+        dead.sort_unstable();
+        steps.extend(dead.chunks(PRUNE_ROWS).map(|chunk| Step::Prune {
             dead: chunk.to_vec(),
         }));
+        let ends = notes.chunks(PRUNE_ROWS).filter_map(|chunk| chunk.last());
+        steps.extend(ends.map(|end| Step::ClearNotes { through: *end }));
+    }
+    let retention = env.0.base.options.log_retention;
+    let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
+    let before_ms = wall_ms().saturating_sub(retention_ms);
+    let scanned = scanned(tables, &snapshot.txn)?;
+    let next = tables
+        .log
+        .get_greater_than(&snapshot.txn, &scanned.to_be_bytes())?;
+    if let Some((_, row)) = next
+        && okdb_shm::stamp_ms(LogRow::decode(row)?.hlc) < before_ms
+    {
+        steps.push(Step::Forget { before_ms });
     }
     Ok(steps)
+}
+
+fn scanned(tables: &Tables, txn: &RoTxn<'_>) -> Result<u64, Error> {
+    match tables.meta.get(txn, layout::META_SCANNED)? {
+        Some(row) => layout::decode_clock(row),
+        None => Ok(0),
+    }
 }
 
 impl Step {
@@ -204,7 +238,14 @@ impl Step {
         match self {
             Self::Build { type_name, index } => build(env, applier, txn, ledger, type_name, index)?,
             Self::Sweep { id } => sweep(env, txn, *id)?,
-            Self::Prune { dead } => prune(env, txn, ledger, dead)?,
+            Self::Prune { dead } => prune(env, txn, dead)?,
+            Self::ClearNotes { through } => {
+                let through = through.to_be_bytes();
+                let notes = (Bound::Unbounded, Bound::Included(through.as_slice()));
+                let cleared = env.tables.dead.delete_range(txn, &notes)?;
+                ledger.state.dead = ledger.state.dead.saturating_sub(cleared as u64);
+            }
+            Self::Forget { before_ms } => forget(env, txn, ledger, *before_ms)?,
         }
         Ok(Outcome::Dropped {
             clock: ledger.state.clock,
@@ -330,7 +371,7 @@ impl Stretch {
             let key = layout::key_of(&row_key)?;
             match entries_of(env, txn, def, index, &row_key)? {
                 Entries::Fit { entries, multikey } => {
-                    ledger.claim_room(entries.iter().map(Vec::len).sum())?;
+                    ledger.room.require(entries.iter().map(Vec::len).sum())?;
                     for entry in &entries {
                         env.tables.index.put(txn, entry, &[])?;
                     }
@@ -448,22 +489,55 @@ fn delete_some(table: Table, txn: &mut RwTxn<'_>, prefix: &[u8]) -> Result<usize
     Ok(table.delete_range(txn, &range)?)
 }
 
-/// Drops superseded log entries and the notes of them.
-fn prune(
+/// Drops superseded log entries. One that is gone already costs nothing.
+fn prune(env: &EnvInner, txn: &mut RwTxn<'_>, dead: &[(u64, u32)]) -> Result<(), Error> {
+    let tables = &env.tables;
+    for (clock, type_id) in dead {
+        tables.log.delete(txn, &clock.to_be_bytes())?;
+        let key = layout::log_type_key(*type_id, *clock);
+        tables.log_type.delete(txn, &key)?;
+    }
+    Ok(())
+}
+
+/// Drops removals that are past their retention, and their tombstones, from where the last step ended.
+fn forget(
     env: &EnvInner,
     txn: &mut RwTxn<'_>,
     ledger: &mut Ledger,
-    dead: &[(u64, u64, u32)],
+    before_ms: u64,
 ) -> Result<(), Error> {
     let tables = &env.tables;
-    for (by, clock, type_id) in dead {
+    let mut clock = scanned(tables, txn)?;
+    let mut range = KeyRange::of_prefix(&[]);
+    range.lower = Bound::Excluded(clock.to_be_bytes().to_vec());
+    range.upper = Bound::Unbounded;
+    let mut removals = Vec::new();
+    let mut rows = 0;
+    range.chunk(tables.log, txn, &mut Budget::new(), |key, row| {
+        let row = LogRow::decode(row)?;
+        if okdb_shm::stamp_ms(row.hlc) >= before_ms || rows == FORGET_ROWS_MAX {
+            return Ok(ControlFlow::Break(()));
+        }
+        rows += 1;
+        clock = layout::decode_clock(key)?;
+        if row.action.removes() && changes::counts(tables, txn, clock, &row)? {
+            let mut place = Vec::new();
+            layout::record_key(row.type_id, row.key, &mut place);
+            removals.push((clock, row.type_id, place));
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    for (clock, type_id, place) in removals {
+        tables.tomb.delete(txn, &place)?;
         tables.log.delete(txn, &clock.to_be_bytes())?;
         tables
             .log_type
-            .delete(txn, &layout::log_type_key(*type_id, *clock))?;
-        if tables.dead.delete(txn, &by.to_be_bytes())? {
-            ledger.state.dead = ledger.state.dead.saturating_sub(1);
-        }
+            .delete(txn, &layout::log_type_key(type_id, clock))?;
+        ledger.state.log_floor = ledger.state.log_floor.max(clock);
     }
+    tables
+        .meta
+        .put(txn, layout::META_SCANNED, &clock.to_be_bytes())?;
     Ok(())
 }

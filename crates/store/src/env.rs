@@ -14,6 +14,7 @@ use crate::{
     layout::{self, FIRST_ID, State},
     lmdb::{self, Lmdb, Tables},
     pages,
+    room::Headroom,
     store::{Base, hex, wall_ms},
     system::{self, EnvRow, Past},
     verify,
@@ -49,6 +50,7 @@ pub(crate) struct EnvInner {
     pub(crate) lmdb: Lmdb,
     pub(crate) tables: Tables,
     pub(crate) page_bytes: usize,
+    pub(crate) headroom: Headroom,
     pub(crate) durability: Durability,
     pub(crate) catalog: CatalogCache,
     pub(crate) writer: Writer,
@@ -61,21 +63,28 @@ pub(crate) struct EnvInner {
 
 impl Env {
     pub(crate) fn open(base: Arc<Base>, name: &str, row: &EnvRow) -> Result<Self, OpenError> {
-        let durability = row.durability()?;
+        let durability = base.system.durability_of(row)?;
         let dir = system::env_dir(&base.root, name, row);
         claim_segment_row(&base, name, row.index)?;
         let open = |past| open_files(&base, name, &dir, durability, past);
-        let (lmdb, tables) = if durability == Durability::Strict {
+        let strict = durability == Durability::Strict;
+        let (lmdb, tables) = if strict && !base.system.has_epoch(name)? {
             // Nothing that was promised can be undone, however the host goes down.
             open(Past::Whole)?
         } else {
-            base.system.in_epoch(name, base.boot, open)?
+            base.system.in_epoch(name, base.boot, durability, open)?
         };
+        if strict && base.system.has_epoch(name)? {
+            // It was not always strict: what is not on disk yet has to be, once.
+            lmdb.force_sync().map_err(Error::from)?;
+            base.system.forget_epoch(name)?;
+        }
         lmdb.clear_stale_readers().map_err(Error::from)?;
         let page_bytes = {
             let txn = lmdb.read_txn().map_err(Error::from)?;
             tables.meta.stat(&txn).map_err(Error::from)?.page_size as usize
         };
+        let headroom = Headroom::new(&lmdb, page_bytes)?;
         let env = Self(Arc::new(EnvInner {
             name: name.to_owned(),
             index: row.index,
@@ -83,6 +92,7 @@ impl Env {
             lmdb,
             tables,
             page_bytes,
+            headroom,
             durability,
             catalog: CatalogCache::default(),
             writer: Writer::new(),
@@ -196,6 +206,16 @@ impl EnvInner {
         self.republish()
     }
 
+    /// Commits next to nothing, so that the pages which the last transaction freed can be used again.
+    pub(crate) fn advance(&self) -> Result<(), Error> {
+        let mut txn = self.lmdb.write_txn()?;
+        let state = catalog::read_state(&self.tables, &txn)?;
+        self.tables
+            .meta
+            .put(&mut txn, layout::META_STATE, &state.encode())?;
+        Ok(txn.commit()?)
+    }
+
     /// Marks a clean end, once everything is on disk. The caller is the root's only user.
     pub(crate) fn leave_epoch(&self) -> Result<(), Error> {
         if self.durability == Durability::Strict {
@@ -230,7 +250,7 @@ fn open_files(
     durability: Durability,
     past: Past,
 ) -> Result<(Lmdb, Tables), OpenError> {
-    let suspect = past == Past::Undone && durability == Durability::Fast;
+    let suspect = past == Past::Suspect;
     let damaged = |what: String| OpenError::Damaged {
         root: base.root.clone(),
         reason: format!(
@@ -269,7 +289,7 @@ fn open_files(
         }
     }
     let state = match stored {
-        Some(state) if past == Past::Undone => {
+        Some(state) if past != Past::Whole => {
             let clock = state.clock.checked_add(CLOCK_JUMP).ok_or_else(|| {
                 Error::Damaged(format!("the clock {} cannot be advanced", state.clock))
             })?;

@@ -4,6 +4,7 @@
 
 use std::{fmt, io, path::PathBuf};
 
+use nix::errno::Errno;
 use okdb_query::PatchError;
 
 /// Why an operation on an open store failed.
@@ -121,19 +122,21 @@ const TRANSACTION_PAGES_MAX: usize = 131_071;
 /// What ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// Only the pages kept for deletes are left: refused before anything was changed.
-    Headroom,
-    /// The map has no page left.
+    /// The map has no pages left but those that are kept for deletes.
+    MapKept,
+    /// The map has no pages left that could be used now.
     Map,
-    /// The file system took no more bytes.
+    /// The file system gives no more bytes; what the environment owns is kept for deletes.
+    DiskKept,
+    /// The file system gives no more bytes.
     Disk,
 }
 
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Headroom | Self::Map => "the map size is used up",
-            Self::Disk => "the disk is full",
+            Self::Map | Self::MapKept => "the map size is used up",
+            Self::Disk | Self::DiskKept => "the disk is full",
         })
     }
 }
@@ -143,10 +146,7 @@ impl Error {
     pub(crate) fn poisons_transaction(&self) -> bool {
         matches!(
             self,
-            Self::StorageFull(Full::Map | Full::Disk)
-                | Self::Lmdb(_)
-                | Self::Io(_)
-                | Self::Damaged(_)
+            Self::StorageFull(_) | Self::Lmdb(_) | Self::Io(_) | Self::Damaged(_)
         )
     }
 
@@ -154,9 +154,13 @@ impl Error {
     pub(crate) fn asks_for_too_much(&self) -> bool {
         matches!(
             self,
-            Self::StorageFull(Full::Map | Full::Disk)
-                | Self::Lmdb(heed::Error::Mdb(heed::MdbError::TxnFull))
+            Self::StorageFull(_) | Self::Lmdb(heed::Error::Mdb(heed::MdbError::TxnFull))
         )
+    }
+
+    /// Whether LMDB itself found no page. The pages that the last transaction freed can be used by the next but one.
+    pub(crate) fn is_out_of_pages(&self) -> bool {
+        matches!(self, Self::StorageFull(Full::Map | Full::Disk))
     }
 
     /// What the client of a failed transaction is told.
@@ -185,8 +189,8 @@ impl From<heed::Error> for Error {
 /// LMDB reports a short write as EIO, and a short write is how a full disk shows first.
 fn is_disk_full(error: &io::Error) -> bool {
     matches!(
-        error.raw_os_error().map(nix::errno::Errno::from_raw),
-        Some(nix::errno::Errno::ENOSPC | nix::errno::Errno::EDQUOT | nix::errno::Errno::EIO)
+        error.raw_os_error().map(Errno::from_raw),
+        Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG | Errno::EIO)
     )
 }
 

@@ -219,12 +219,16 @@ pub(crate) struct State {
     pub(crate) dead: u64,
     /// Changes after this clock can be served; entries up to it may have been pruned.
     pub(crate) log_floor: u64,
+    /// Bytes deleted since room ran short, for which puts may take some of the room that is kept.
+    pub(crate) credit: u64,
     /// The next id for a type or index.
     pub(crate) next_id: u32,
 }
 
 pub(crate) const META_STATE: &[u8] = b"state";
-const STATE_BYTES: usize = 44;
+/// A clock: removals up to it have been looked at, and those past their retention are gone from the log.
+pub(crate) const META_SCANNED: &[u8] = b"scanned";
+const STATE_BYTES: usize = 52;
 
 impl State {
     pub(crate) fn encode(&self) -> [u8; STATE_BYTES] {
@@ -235,11 +239,12 @@ impl State {
             self.hlc,
             self.dead,
             self.log_floor,
+            self.credit,
         ];
         for (chunk, word) in row.chunks_exact_mut(8).zip(words) {
             chunk.copy_from_slice(&word.to_be_bytes());
         }
-        row[40..].copy_from_slice(&self.next_id.to_be_bytes());
+        row[48..].copy_from_slice(&self.next_id.to_be_bytes());
         row
     }
 
@@ -253,7 +258,8 @@ impl State {
             hlc: be64(&row[16..24]),
             dead: be64(&row[24..32]),
             log_floor: be64(&row[32..40]),
-            next_id: id_of(&row[40..44])?,
+            credit: be64(&row[40..48]),
+            next_id: id_of(&row[48..52])?,
         })
     }
 }
@@ -321,8 +327,8 @@ mod tests {
         }
 
         #[test]
-        fn state_comes_back(clock: u64, catalog: u64, hlc: u64, dead: u64, log_floor: u64, next_id: u32) {
-            let state = State { clock, catalog, hlc, dead, log_floor, next_id };
+        fn state_comes_back(clock: u64, catalog: u64, hlc: u64, dead: u64, log_floor: u64, credit: u64, next_id: u32) {
+            let state = State { clock, catalog, hlc, dead, log_floor, credit, next_id };
             prop_assert_eq!(State::decode(&state.encode()).unwrap(), state);
         }
 

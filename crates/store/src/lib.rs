@@ -8,7 +8,7 @@
 //!
 //! - [`Store`] and [`Options`]: opening a root, its lock, identity, format and environments (`options`, `root`, `store`).
 //! - [`Env`]: one environment (`env`); [`Snapshot`]: a short read transaction on it (`snapshot`).
-//! - [`Write`], [`Operation`], [`Outcome`]: what a writer accepts (`write`), run by `writer`, applied by `apply`.
+//! - [`Write`], [`Operation`], [`Outcome`]: what a writer accepts (`write`), run by `writer`, applied by `apply`, as far as there is `room`.
 //! - `catalog`: types and indexes as this process last saw them, checked against each snapshot.
 //! - `layout`: the bytes of every key and row, with `docs/storage.md` as its prose.
 //! - `index`, `plan`, `scan`, `query`: index entries, the choice of an index, and the scans that answer requests.
@@ -32,6 +32,7 @@ mod options;
 mod pages;
 mod plan;
 mod query;
+mod room;
 mod root;
 mod scan;
 mod snapshot;

@@ -1,8 +1,10 @@
 //! How a process opens a root, and what it wants to hear from it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{Durability, Role};
+
+const LOG_RETENTION_DEFAULT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Bounds of a store.
 #[derive(Clone, Debug)]
@@ -66,8 +68,9 @@ impl Hooks for NoHooks {}
 pub struct Options {
     /// What the process wants with the root.
     pub role: Role,
-    /// Durability of environments that are made without one.
-    pub durability: Durability,
+    /// Durability of the environments that were made without one, `default` among them. `None`: what the root records,
+    /// `strict` for a new one. Only a process that holds the root alone can change what is recorded.
+    pub durability: Option<Durability>,
     /// Another map size for every environment, in bytes; only a process that holds the root alone can set it.
     pub map_size: Option<u64>,
     /// Puts the shared segment into the root instead of `/dev/shm`.
@@ -77,6 +80,8 @@ pub struct Options {
     pub private_segment: bool,
     /// Registers an unknown type at the first write to it.
     pub auto_types: bool,
+    /// How long the change log tells of a removal. Who asks later learns that the log is truncated.
+    pub log_retention: Duration,
     /// Bounds.
     pub limits: Limits,
     /// What to tell the process.
@@ -90,11 +95,12 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             role: Role::Library,
-            durability: Durability::Strict,
+            durability: None,
             map_size: None,
             segment_in_root: false,
             private_segment: false,
             auto_types: false,
+            log_retention: LOG_RETENTION_DEFAULT,
             limits: Limits::default(),
             hooks: Arc::new(NoHooks),
             boot: None,

@@ -72,10 +72,11 @@ impl Store {
         if options.role == Role::Server {
             outlive_orphans(&root, &mut locks, &identity)?;
         }
-        system.settle_map_bytes(options.map_size, locks.is_alone())?;
+        system.settle_map_bytes(&root, options.map_size, locks.is_alone())?;
+        system.settle_durability(options.durability, locks.is_alone())?;
         let segment = open_segment(&root, &options, &identity, locks.is_alone())?;
         if system.env(DEFAULT_ENV)?.is_none() {
-            match system.create_env(&root, DEFAULT_ENV, options.durability) {
+            match system.create_env(&root, DEFAULT_ENV, None) {
                 Ok(_) | Err(OpenError::Store(Error::AlreadyExists { .. })) => {}
                 Err(error) => return Err(error),
             }
@@ -166,7 +167,6 @@ impl Store {
     /// # Errors
     /// [`Error::InvalidName`], [`Error::AlreadyExists`], or what making it meets.
     pub fn create_env(&self, name: &str, durability: Option<Durability>) -> Result<Env, Error> {
-        let durability = durability.unwrap_or(self.0.base.options.durability);
         self.0
             .base
             .system
@@ -266,15 +266,16 @@ impl Store {
         self.0.base.chores.wake();
     }
 
-    /// Refuses new writes, finishes the queued ones, and marks a clean end where this process is the last one. Reads go on.
+    /// Refuses new writes, finishes the queued ones, and marks a clean end where this process is the last one. Reads go on;
+    /// but a last user keeps the root to itself until its last handle is dropped, so drop them soon.
     pub fn close(&self) {
-        self.0.close();
+        let envs = self.0.close_writers();
+        self.0.leave(&envs);
     }
 }
 
 impl StoreInner {
-    fn close(&self) {
-        let base = &self.base;
+    fn close_writers(&self) -> Vec<Env> {
         let envs: Vec<Env> = {
             let envs = self.envs.read().unwrap_or_else(PoisonError::into_inner);
             envs.values().cloned().collect()
@@ -282,11 +283,17 @@ impl StoreInner {
         for env in &envs {
             env.0.writer.close();
         }
+        envs
+    }
+
+    /// Marks a clean end if this process is the root's last user.
+    fn leave(&self, envs: &[Env]) {
+        let base = &self.base;
         let mut locks = base.locks();
         if base.options.role == Role::Worker || !locks.leave(&base.root) {
             return;
         }
-        for env in &envs {
+        for env in envs {
             if let Err(error) = env.0.leave_epoch() {
                 tracing::warn!(env = env.name(), %error, "cannot mark a clean end");
             }
@@ -301,7 +308,12 @@ impl StoreInner {
 
 impl Drop for StoreInner {
     fn drop(&mut self) {
-        self.close();
+        let envs = self.close_writers();
+        // One handle is in the table and one in the list. With more of them about, the root stays in use: others may come
+        // and go, and the segment is theirs too.
+        if envs.iter().all(|env| Arc::strong_count(&env.0) == 2) {
+            self.leave(&envs);
+        }
     }
 }
 

@@ -19,12 +19,17 @@ const SYSTEM_MAP_BYTES: usize = 64 << 20;
 const MAP_BYTES_DEFAULT: u64 = 128 << 30;
 /// The smallest map that holds the tables, their headroom and a little data.
 const MAP_BYTES_MIN: u64 = 4 << 20;
+/// The largest map: x86-64 and arm64 give a process 128 TiB of addresses or more.
+const MAP_BYTES_MAX: u64 = 1 << 46;
+/// Map sizes are multiples of this: the largest page size about.
+const MAP_BYTES_UNIT: u64 = 64 << 10;
 /// Environments that the shared segment has room for.
 pub(crate) const ENVS_MAX: u16 = 256;
 
 const IDENTITY: &[u8] = b"identity";
 const SECRET: &[u8] = b"secret";
 const MAP_BYTES: &[u8] = b"map_bytes";
+const DURABILITY: &[u8] = b"durability";
 const ENV_PREFIX: &[u8] = b"env/";
 const EPOCH_PREFIX: &[u8] = b"epoch/";
 
@@ -34,6 +39,8 @@ pub(crate) struct System {
     pub(crate) identity: [u8; 16],
     pub(crate) secret: [u8; 32],
     pub(crate) map_bytes: usize,
+    /// Of the environments that were made without one.
+    pub(crate) durability: Durability,
 }
 
 /// A row of the registry.
@@ -43,13 +50,8 @@ pub(crate) struct EnvRow {
     pub(crate) index: u16,
     /// Folder below `envs/<name>/`.
     pub(crate) generation: u32,
-    pub(crate) durability: String,
-}
-
-impl EnvRow {
-    pub(crate) fn durability(&self) -> Result<Durability, Error> {
-        self.durability.parse().map_err(Error::Damaged)
-    }
+    /// `None`: the root's.
+    pub(crate) durability: Option<String>,
 }
 
 impl System {
@@ -66,6 +68,7 @@ impl System {
             identity,
             secret,
             map_bytes: 0,
+            durability: Durability::default(),
         })
     }
 
@@ -73,14 +76,107 @@ impl System {
         &self.lmdb
     }
 
+    /// Reads the durability that the root records for environments made without one, or records the one that is wanted,
+    /// which only a lone process may change: every process has to commit in the same way.
+    pub(crate) fn settle_durability(
+        &mut self,
+        wanted: Option<Durability>,
+        alone: bool,
+    ) -> Result<(), OpenError> {
+        let recorded = {
+            let txn = self.lmdb.read_txn().map_err(Error::from)?;
+            let row = self.table.get(&txn, DURABILITY).map_err(Error::from)?;
+            row.map(decode_durability).transpose()?
+        };
+        let durability = match (recorded, wanted) {
+            (Some(recorded), None) => recorded,
+            (Some(recorded), Some(wanted)) if recorded == wanted => recorded,
+            (Some(recorded), Some(wanted)) if !alone => {
+                return Err(OpenError::Option(format!(
+                    "the durability is {recorded} and other processes use this root: stop them to change it to {wanted}"
+                )));
+            }
+            (_, wanted) => {
+                let durability = wanted.unwrap_or_default();
+                let mut txn = self.lmdb.write_txn().map_err(Error::from)?;
+                self.table
+                    .put(&mut txn, DURABILITY, durability.to_string().as_bytes())
+                    .map_err(Error::from)?;
+                txn.commit().map_err(Error::from)?;
+                durability
+            }
+        };
+        self.durability = durability;
+        Ok(())
+    }
+
+    /// What an environment's replies promise.
+    pub(crate) fn durability_of(&self, row: &EnvRow) -> Result<Durability, Error> {
+        match &row.durability {
+            Some(own) => decode_durability(own.as_bytes()),
+            None => Ok(self.durability),
+        }
+    }
+
     /// Reads the map size that the root records, or records the one that is wanted, which only a lone process may change.
     pub(crate) fn settle_map_bytes(
         &mut self,
+        root: &Path,
         wanted: Option<u64>,
         alone: bool,
     ) -> Result<(), OpenError> {
-        self.map_bytes = settle_map_bytes(&self.lmdb, self.table, wanted, alone)?;
+        let recorded = {
+            let txn = self.lmdb.read_txn().map_err(Error::from)?;
+            let row = self.table.get(&txn, MAP_BYTES).map_err(Error::from)?;
+            row.map(crate::layout::decode_clock).transpose()?
+        };
+        let wanted = wanted.map(check_map_bytes).transpose()?;
+        let bytes = match (recorded, wanted) {
+            (Some(recorded), None) => recorded,
+            (Some(recorded), Some(wanted)) if recorded == wanted => recorded,
+            (Some(recorded), Some(wanted)) if !alone => {
+                return Err(OpenError::Option(format!(
+                    "the map size is {recorded} and other processes use this root: stop them to change it to {wanted}"
+                )));
+            }
+            (_, wanted) => {
+                let wanted = wanted.unwrap_or(MAP_BYTES_DEFAULT);
+                let needed = self.map_bytes_needed(root)?;
+                if needed > wanted {
+                    tracing::warn!(
+                        wanted,
+                        needed,
+                        "the map size is too small for what is stored; using what it needs"
+                    );
+                }
+                let bytes = wanted.max(needed);
+                let mut txn = self.lmdb.write_txn().map_err(Error::from)?;
+                self.table
+                    .put(&mut txn, MAP_BYTES, &bytes.to_be_bytes())
+                    .map_err(Error::from)?;
+                txn.commit().map_err(Error::from)?;
+                bytes
+            }
+        };
+        self.map_bytes = usize::try_from(bytes).map_err(|_| {
+            OpenError::Option(format!("map size {bytes} is too large for this machine"))
+        })?;
         Ok(())
+    }
+
+    /// What the largest environment takes, with room to delete from it.
+    fn map_bytes_needed(&self, root: &Path) -> Result<u64, OpenError> {
+        let mut largest = 0;
+        for (name, row) in self.envs()? {
+            let path = env_dir(root, &name, &row).join("data.mdb");
+            match std::fs::metadata(&path) {
+                Ok(meta) => largest = largest.max(meta.len()),
+                // Registered, and not yet made.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(source) => return Err(OpenError::Io { path, source }),
+            }
+        }
+        Ok((largest + largest / 8).next_multiple_of(MAP_BYTES_UNIT))
     }
 
     /// The registry, by name.
@@ -109,7 +205,7 @@ impl System {
         &self,
         root: &Path,
         name: &str,
-        durability: Durability,
+        durability: Option<Durability>,
     ) -> Result<EnvRow, OpenError> {
         check_env_name(name)?;
         let mut txn = self.lmdb.write_txn().map_err(Error::from)?;
@@ -136,7 +232,7 @@ impl System {
         let row = EnvRow {
             index,
             generation: 1,
-            durability: durability.to_string(),
+            durability: durability.map(|own| own.to_string()),
         };
         let dir = env_dir(root, name, &row);
         root::make_folder(&dir)?;
@@ -157,8 +253,10 @@ impl System {
 pub(crate) enum Past {
     /// Nothing: it ended well, or the host has been up since it was last in use, or it is new.
     Whole,
-    /// The host went down while it was in use: the last commits may be undone, or worse.
+    /// The host went down while it was in use: the last commits may be undone.
     Undone,
+    /// The same, while nothing was flushed: its files may be damaged.
+    Suspect,
 }
 
 /// Which boot of the host used an environment last, and whether it ended well. Kept here, in an environment that is always
@@ -167,14 +265,17 @@ pub(crate) enum Past {
 struct Epoch {
     boot: [u8; 16],
     clean: bool,
+    /// Whether nothing was flushed.
+    fast: bool,
 }
 
 impl Epoch {
-    /// boot identity (16) · clean (1).
-    fn encode(self) -> [u8; 17] {
-        let mut row = [0; 17];
+    /// boot identity (16) · clean (1) · fast (1).
+    fn encode(self) -> [u8; 18] {
+        let mut row = [0; 18];
         row[..16].copy_from_slice(&self.boot);
         row[16] = u8::from(self.clean);
+        row[17] = u8::from(self.fast);
         row
     }
 
@@ -183,7 +284,8 @@ impl Epoch {
         let (boot, clean) = row.split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
         Self {
             boot: *boot,
-            clean: clean == [1],
+            clean: clean.first() == Some(&1),
+            fast: clean.get(1) != Some(&0),
         }
     }
 }
@@ -195,9 +297,14 @@ impl System {
         &self,
         name: &str,
         boot: [u8; 16],
+        durability: Durability,
         open: impl FnOnce(Past) -> Result<T, OpenError>,
     ) -> Result<T, OpenError> {
-        let current = Epoch { boot, clean: false };
+        let current = Epoch {
+            boot,
+            clean: false,
+            fast: durability == Durability::Fast,
+        };
         let key = epoch_key(name);
         let read = |txn: &heed::RoTxn<'_>| -> Result<Option<Epoch>, Error> {
             Ok(self.table.get(txn, &key)?.map(Epoch::decode))
@@ -211,6 +318,7 @@ impl System {
         }
         let mut txn = self.lmdb.write_txn().map_err(Error::from)?;
         let past = match read(&txn)? {
+            Some(last) if last.boot != boot && !last.clean && last.fast => Past::Suspect,
             Some(last) if last.boot != boot && !last.clean => Past::Undone,
             _ => Past::Whole,
         };
@@ -225,12 +333,38 @@ impl System {
     /// Notes that an environment ended well: everything in it is on disk, and nobody uses it.
     pub(crate) fn leave_epoch(&self, name: &str, boot: [u8; 16]) -> Result<(), Error> {
         let mut txn = self.lmdb.write_txn()?;
-        let epoch = Epoch { boot, clean: true };
+        let epoch = Epoch {
+            boot,
+            clean: true,
+            fast: false,
+        };
         self.table
             .put(&mut txn, &epoch_key(name), &epoch.encode())?;
         txn.commit()?;
         Ok(())
     }
+}
+
+impl System {
+    /// Whether an environment has ever been used without flushing every commit, and not been made whole since.
+    pub(crate) fn has_epoch(&self, name: &str) -> Result<bool, Error> {
+        let txn = self.lmdb.read_txn()?;
+        Ok(self.table.get(&txn, &epoch_key(name))?.is_some())
+    }
+
+    /// Notes that everything in an environment is on disk and stays so: it is strict now.
+    pub(crate) fn forget_epoch(&self, name: &str) -> Result<(), Error> {
+        let mut txn = self.lmdb.write_txn()?;
+        self.table.delete(&mut txn, &epoch_key(name))?;
+        txn.commit()?;
+        Ok(())
+    }
+}
+
+fn decode_durability(row: &[u8]) -> Result<Durability, Error> {
+    String::from_utf8_lossy(row)
+        .parse()
+        .map_err(Error::Damaged)
 }
 
 fn epoch_key(name: &str) -> Vec<u8> {
@@ -279,50 +413,17 @@ fn fixed_row<const N: usize>(lmdb: &Lmdb, table: Table, key: &[u8]) -> Result<[u
     Ok(row)
 }
 
-fn settle_map_bytes(
-    lmdb: &Lmdb,
-    table: Table,
-    wanted: Option<u64>,
-    alone: bool,
-) -> Result<usize, OpenError> {
-    let recorded = {
-        let txn = lmdb.read_txn().map_err(Error::from)?;
-        let row = table.get(&txn, MAP_BYTES).map_err(Error::from)?;
-        row.map(crate::layout::decode_clock).transpose()?
-    };
-    let page = 4096;
-    let wanted = match wanted {
-        Some(bytes) if bytes < MAP_BYTES_MIN => {
-            return Err(OpenError::Option(format!(
-                "map size {bytes}: at least {MAP_BYTES_MIN} bytes are needed"
-            )));
-        }
-        Some(bytes) if bytes > 1 << 46 => {
-            return Err(OpenError::Option(format!(
-                "map size {bytes}: more than 64 TiB cannot be mapped"
-            )));
-        }
-        Some(bytes) => Some(bytes.next_multiple_of(page)),
-        None => None,
-    };
-    let bytes = match (recorded, wanted) {
-        (Some(recorded), None) => recorded,
-        (Some(recorded), Some(wanted)) if recorded == wanted => recorded,
-        (Some(recorded), Some(wanted)) if !alone => {
-            return Err(OpenError::Option(format!(
-                "the map size is {recorded} and other processes use this root: stop them to change it to {wanted}"
-            )));
-        }
-        (_, wanted) => {
-            let bytes = wanted.unwrap_or(MAP_BYTES_DEFAULT);
-            let mut txn = lmdb.write_txn().map_err(Error::from)?;
-            table
-                .put(&mut txn, MAP_BYTES, &bytes.to_be_bytes())
-                .map_err(Error::from)?;
-            txn.commit().map_err(Error::from)?;
-            bytes
-        }
-    };
-    usize::try_from(bytes)
-        .map_err(|_| OpenError::Option(format!("map size {bytes} is too large for this machine")))
+/// A map size that somebody asks for, in whole units.
+fn check_map_bytes(bytes: u64) -> Result<u64, OpenError> {
+    if bytes < MAP_BYTES_MIN {
+        return Err(OpenError::Option(format!(
+            "map size {bytes}: at least {MAP_BYTES_MIN} bytes are needed"
+        )));
+    }
+    if bytes > MAP_BYTES_MAX {
+        return Err(OpenError::Option(format!(
+            "map size {bytes}: more than {MAP_BYTES_MAX} bytes cannot be mapped"
+        )));
+    }
+    Ok(bytes.next_multiple_of(MAP_BYTES_UNIT))
 }

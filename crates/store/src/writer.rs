@@ -25,10 +25,6 @@ use crate::{
 const BATCH_OPERATIONS_MAX: usize = 4096;
 /// Bytes of values after which a batch is closed.
 const BATCH_BYTES_MAX: usize = 4 << 20;
-/// Pages kept free for deletes: this share of the map, at least [`HEADROOM_PAGES_MIN`].
-const HEADROOM_SHARE: usize = 16;
-const HEADROOM_PAGES_MIN: usize = 128;
-
 /// What the writer thread runs.
 pub(crate) enum Task {
     Write(Write),
@@ -263,7 +259,7 @@ fn run_batch(env: &Arc<EnvInner>, batch: &mut Vec<Job>) {
             }
             // Too much together, or one that asks for too much: alone, each shows which.
             Attempt::Culprit(_, error) | Attempt::Failed(error) => {
-                tracing::warn!(env = env.name, %error, jobs = batch.len(), "a batch failed; running its jobs one by one");
+                tracing::debug!(env = env.name, %error, jobs = batch.len(), "a batch failed; running its jobs one by one");
                 while !batch.is_empty() {
                     run_alone(env, batch.remove(0));
                 }
@@ -291,7 +287,14 @@ fn run_alone(env: &Arc<EnvInner>, job: Job) {
 }
 
 fn attempt_one(env: &Arc<EnvInner>, alone: &mut Vec<Job>) -> Result<Outcome, Error> {
-    match attempt(env, alone, false) {
+    let mut result = attempt(env, alone, false);
+    if let Attempt::Culprit(_, error) | Attempt::Failed(error) = &result
+        && error.is_out_of_pages()
+        && env.advance().is_ok()
+    {
+        result = attempt(env, alone, false);
+    }
+    match result {
         Attempt::Committed(mut outcomes, _) => outcomes.pop().unwrap_or(Err(Error::ShuttingDown)),
         Attempt::Culprit(_, error) | Attempt::Failed(error) => Err(error),
     }
@@ -394,25 +397,12 @@ fn apply_all(env: &Arc<EnvInner>, mut txn: RwTxn<'_>, batch: &[Job]) -> Attempt 
 
 fn begin(env: &EnvInner, txn: &RwTxn<'_>) -> Result<Ledger, Error> {
     let catalog = env.catalog.of_write(&env.tables, txn)?;
-    let state = catalog::read_state(&env.tables, txn)?;
-    Ok(Ledger::new(state, catalog, room_bytes(env, txn)?))
-}
-
-/// Bytes that may be added before the pages kept for deletes are touched.
-fn room_bytes(env: &EnvInner, txn: &RwTxn<'_>) -> Result<i64, Error> {
-    let info = env.lmdb.info();
-    let pages = info.map_size / env.page_bytes;
-    let headroom = (pages / HEADROOM_SHARE).max(HEADROOM_PAGES_MIN);
-    let limit = pages.saturating_sub(headroom);
-    let ever_used = info.last_page_number + 1;
-    let used = if ever_used <= limit {
-        ever_used
-    } else {
-        // Past the mark, freed pages count as room: ask the tables what they really hold.
-        env.tables.pages_used(txn)?
-    };
-    let room = limit.saturating_sub(used).saturating_mul(env.page_bytes);
-    Ok(i64::try_from(room).unwrap_or(i64::MAX))
+    let mut state = catalog::read_state(&env.tables, txn)?;
+    let room = env.headroom.room(&env.lmdb);
+    if !room.is_tight() {
+        state.credit = 0;
+    }
+    Ok(Ledger::new(state, catalog, room))
 }
 
 fn run_task(
@@ -474,7 +464,9 @@ fn run_task(
             indexes,
             ensure,
         } => {
-            ledger.claim_room(DEFINITION_BYTES * (1 + indexes.len()))?;
+            ledger
+                .room
+                .require(DEFINITION_BYTES * (1 + indexes.len()))?;
             applier.register_type(txn, ledger, name, indexes, *ensure)?;
             let def = ledger.catalog.require(name)?;
             catalog::type_info(&env.tables, txn, def).map(Outcome::Type)
@@ -490,7 +482,7 @@ fn run_task(
             spec,
             ensure,
         } => {
-            ledger.claim_room(DEFINITION_BYTES)?;
+            ledger.room.require(DEFINITION_BYTES)?;
             applier.register_index(txn, ledger, type_name, spec, *ensure)?;
             let def = ledger.catalog.require(type_name)?;
             let name = spec.name();

@@ -32,7 +32,7 @@ impl Folder {
 /// Options that leave nothing in `/dev/shm` and wait for no disk.
 pub(crate) fn quick() -> Options {
     Options {
-        durability: Durability::Fast,
+        durability: Some(Durability::Fast),
         segment_in_root: true,
         ..Options::default()
     }

@@ -5,6 +5,9 @@
     reason = "a failed step is a failed test, and its line tells which"
 )]
 
+mod children;
 mod common;
+mod full;
 mod model;
+mod processes;
 mod queries;
