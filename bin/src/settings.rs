@@ -131,15 +131,15 @@ pub(crate) static SETTINGS: [Setting; 18] = [
         "durability",
         "MODE",
         Kind::Text,
-        "strict",
-        "What a reply promises in environments that are made without a mode: strict, balanced or fast",
+        "as the root records; strict in a new one",
+        "What a reply promises in environments that were made without a mode of their own: strict, balanced or fast; can only change while nothing else uses the root",
     ),
     setting(
         "storage.mapSize",
         "map-size",
         "BYTES",
         Kind::Number,
-        "137438953472",
+        "as the root records; 137438953472 in a new one",
         "Address space of each environment; can only change while nothing else uses the root",
     ),
     setting(

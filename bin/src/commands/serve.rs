@@ -62,8 +62,10 @@ pub(crate) fn configuration(
         .collect();
     let durability = note(
         &mut complaints,
-        text("storage.durability", "strict")
-            .parse()
+        given
+            .text("storage.durability")
+            .map(|text| text.parse())
+            .transpose()
             .map_err(|error| format!("storage.durability: {error}")),
     );
     let logging = note(

@@ -35,9 +35,10 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Durability of environments that are made by this process without saying one.
+    /// Durability of the environments that were made without one, `default` among them. The root records it; only works
+    /// as a change while nobody else uses the root.
     pub fn durability(mut self, durability: Durability) -> Self {
-        self.options.durability = durability;
+        self.options.durability = Some(durability);
         self
     }
 

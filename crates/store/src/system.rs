@@ -362,9 +362,7 @@ impl System {
 }
 
 fn decode_durability(row: &[u8]) -> Result<Durability, Error> {
-    String::from_utf8_lossy(row)
-        .parse()
-        .map_err(Error::Damaged)
+    String::from_utf8_lossy(row).parse().map_err(Error::Damaged)
 }
 
 fn epoch_key(name: &str) -> Vec<u8> {

@@ -4,6 +4,8 @@
 //! version); each tombstone ↔ its log entry; each log entry ↔ `log_type`; superseded entries ↔ `dead`; counts; clock and HLC ≥
 //! every one in use; no rows of unknown types or indexes but those that wait to be swept.
 
+mod relations;
+
 use std::{collections::HashMap, fmt};
 
 use heed::RoTxn;
@@ -11,8 +13,8 @@ use serde::Serialize;
 
 use crate::{
     Env, Error, IndexState,
-    catalog::{self, Catalog, IndexDef, TypeDef},
-    changes, index,
+    catalog::{self, Catalog, TypeDef},
+    index,
     layout::{self, CATALOG_ID, LogRow, State},
     lmdb::Tables,
 };
@@ -40,7 +42,7 @@ pub struct VerifyReport {
 /// Something that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The relation: `record`, `log`, `index`, `tombstone`, `count`, `clock`, `orphan` or `dead`.
+    /// The relation: `catalog`, `record`, `log`, `index`, `tombstone`, `count`, `clock`, `orphan` or `dead`.
     pub kind: &'static str,
     /// The type, where there is one.
     pub type_name: String,
@@ -77,7 +79,6 @@ pub(crate) fn walk(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<VerifyReport, Error> {
     let state = catalog::read_state(tables, txn)?;
-    let catalog = Catalog::load(tables, txn, state.catalog)?;
     let mut trash = Vec::new();
     for row in tables.meta.prefix_iter(txn, b"t")? {
         trash.push(layout::id_of(row?.0.get(1..).unwrap_or_default())?);
@@ -90,22 +91,28 @@ pub(crate) fn walk(
         tables,
         txn,
         state,
-        catalog,
+        catalog: Catalog::default(),
         trash,
         report: VerifyReport {
             clock: state.clock,
             ..VerifyReport::default()
         },
-        expected_entries: HashMap::new(),
+        entries: HashMap::new(),
         progress,
         seen: 0,
         total,
     };
-    walk.records()?;
-    walk.index_entries()?;
-    walk.log()?;
-    walk.tombstones()?;
-    walk.dead()?;
+    let catalog = Catalog::load(tables, txn, state.catalog);
+    // Without it, no row means anything.
+    if let Some(catalog) = walk.decoded("catalog", "", "", catalog)? {
+        walk.catalog = catalog;
+        walk.records()?;
+        walk.index_entries()?;
+        walk.log()?;
+        walk.tombstones()?;
+        walk.dead()?;
+        walk.meta()?;
+    }
     Ok(walk.report)
 }
 
@@ -116,11 +123,19 @@ struct Walk<'w> {
     catalog: Catalog,
     trash: Vec<u32>,
     report: VerifyReport,
-    /// Entries that the records of a ready index must have, by index id.
-    expected_entries: HashMap<u32, u64>,
+    /// What is known of the entries of each ready index, by id.
+    entries: HashMap<u32, EntryCount>,
     progress: &'w mut dyn FnMut(u64, u64),
     seen: u64,
     total: u64,
+}
+
+#[derive(Default)]
+struct EntryCount {
+    /// Entries that the records must have.
+    expected: u64,
+    /// Those of them that are not there.
+    missing: u64,
 }
 
 impl Walk<'_> {
@@ -142,6 +157,24 @@ impl Walk<'_> {
         }
     }
 
+    /// Turns damage into a problem; any other error ends the walk.
+    fn decoded<T>(
+        &mut self,
+        kind: &'static str,
+        type_name: &str,
+        key: &str,
+        result: Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(Error::Damaged(detail) | Error::InvalidIndex(detail)) => {
+                self.problem(kind, type_name, key, detail);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn saw_row(&mut self) {
         self.seen += 1;
         if self.seen.is_multiple_of(1024) || self.seen == self.total {
@@ -157,350 +190,148 @@ impl Walk<'_> {
         }
     }
 
+    /// The type id and key of a row, if it has them and does not wait to be swept.
+    fn place<'k>(
+        &mut self,
+        kind: &'static str,
+        row_key: &'k [u8],
+    ) -> Result<Option<(u32, &'k str)>, Error> {
+        let id = layout::id_of(row_key);
+        let Some(id) = self.decoded(kind, "", "", id)? else {
+            return Ok(None);
+        };
+        if self.trash.contains(&id) {
+            return Ok(None);
+        }
+        let name = self.type_name(id);
+        let key = self.decoded(kind, &name, "", layout::key_of(row_key))?;
+        Ok(key.map(|key| (id, key)))
+    }
+
     fn records(&mut self) -> Result<(), Error> {
         let mut counts: HashMap<u32, u64> = HashMap::new();
         for row in self.tables.data.iter(self.txn)? {
             let (row_key, row) = row?;
             self.saw_row();
-            let type_id = layout::id_of(row_key)?;
-            if self.trash.contains(&type_id) {
+            let Some((type_id, key)) = self.place("record", row_key)? else {
                 continue;
-            }
+            };
             self.report.records += 1;
             *counts.entry(type_id).or_default() += 1;
-            let key = layout::key_of(row_key)?;
-            let name = self.type_name(type_id);
-            let def = self.catalog.by_id(type_id).cloned();
-            if def.is_none() && type_id != CATALOG_ID {
-                self.problem("orphan", &name, key, "a record of no type");
-                continue;
-            }
-            let (header, text) = match layout::decode_record(row) {
-                Ok(decoded) => decoded,
-                Err(error) => {
-                    self.problem("record", &name, key, error.to_string());
-                    continue;
-                }
-            };
-            if header.version > self.state.clock || header.version == 0 {
-                self.problem(
-                    "clock",
-                    &name,
-                    key,
-                    format!(
-                        "version {} beside clock {}",
-                        header.version, self.state.clock
-                    ),
-                );
-            }
-            if header.hlc > self.state.hlc {
-                self.problem("clock", &name, key, "its HLC is ahead of the environment's");
-            }
-            self.check_logged(type_id, &name, key, header.version, false)?;
-            if let Some(def) = def {
-                self.check_entries(&def, key, text)?;
-            }
+            self.record(type_id, key, row)?;
         }
-        for def in self
-            .catalog
-            .types()
-            .into_iter()
-            .cloned()
-            .collect::<Vec<_>>()
-        {
+        let types: Vec<_> = self.catalog.types().into_iter().cloned().collect();
+        for def in types {
             let found = counts.get(&def.id).copied().unwrap_or(0);
-            let stored = catalog::read_count(self.tables, self.txn, def.id)?;
-            if stored != found {
-                self.problem(
+            let stored = catalog::read_count(self.tables, self.txn, def.id);
+            match self.decoded("count", &def.name, "", stored)? {
+                Some(stored) if stored != found => self.problem(
                     "count",
                     &def.name,
                     "",
                     format!("{stored} records are counted, {found} exist"),
-                );
+                ),
+                _ => {}
             }
         }
         Ok(())
+    }
+
+    fn record(&mut self, type_id: u32, key: &str, row: &[u8]) -> Result<(), Error> {
+        let name = self.type_name(type_id);
+        let def = self.catalog.by_id(type_id).cloned();
+        if def.is_none() && type_id != CATALOG_ID {
+            self.problem("orphan", &name, key, "a record of no type");
+            return Ok(());
+        }
+        let decoded = layout::decode_record(row);
+        let Some((header, text)) = self.decoded("record", &name, key, decoded)? else {
+            return Ok(());
+        };
+        if header.version > self.state.clock || header.version == 0 {
+            let detail = format!(
+                "version {} beside clock {}",
+                header.version, self.state.clock
+            );
+            self.problem("clock", &name, key, detail);
+        }
+        if header.hlc > self.state.hlc {
+            self.problem("clock", &name, key, "its HLC is ahead of the environment's");
+        }
+        self.check_logged(type_id, key, header.version, false)?;
+        match def {
+            Some(def) => self.check_entries(&def, key, text),
+            None => Ok(()),
+        }
     }
 
     /// A record or a tombstone must have its log entry, in both tables.
     fn check_logged(
         &mut self,
         type_id: u32,
-        name: &str,
         key: &str,
         clock: u64,
         removed: bool,
     ) -> Result<(), Error> {
-        let tables = self.tables;
-        match tables.log.get(self.txn, &clock.to_be_bytes())? {
-            None => self.problem(
-                "log",
-                name,
-                key,
-                format!("no log entry at its clock {clock}"),
-            ),
-            Some(row) => {
-                let row = LogRow::decode(row)?;
-                if row.type_id != type_id || row.key != key || row.action.removes() != removed {
-                    self.problem(
-                        "log",
-                        name,
-                        key,
-                        format!("the log entry at its clock {clock} is another record's"),
-                    );
-                }
+        let name = self.type_name(type_id);
+        if let Some(row) = self.tables.log.get(self.txn, &clock.to_be_bytes())? {
+            if let Some(row) = self.decoded("log", &name, key, LogRow::decode(row))?
+                && (row.type_id != type_id || row.key != key || row.action.removes() != removed)
+            {
+                let detail = format!("the log entry at its clock {clock} is another one's");
+                self.problem("log", &name, key, detail);
             }
+        } else {
+            let detail = format!("no log entry at its clock {clock}");
+            self.problem("log", &name, key, detail);
         }
-        if tables
-            .log_type
-            .get(self.txn, &layout::log_type_key(type_id, clock))?
-            .is_none()
-        {
-            self.problem(
-                "log",
-                name,
-                key,
-                format!("clock {clock} is missing in the type's part of the log"),
-            );
+        let place = layout::log_type_key(type_id, clock);
+        if self.tables.log_type.get(self.txn, &place)?.is_none() {
+            let detail = format!("clock {clock} is missing in the type's part of the log");
+            self.problem("log", &name, key, detail);
         }
         Ok(())
     }
 
     fn check_entries(&mut self, def: &TypeDef, key: &str, text: &str) -> Result<(), Error> {
-        let doc = match okdb_query::Value::parse(text) {
-            Ok(doc) => doc,
-            Err(error) => {
-                self.problem(
-                    "record",
-                    &def.name,
-                    key,
-                    format!("its value does not parse: {error}"),
-                );
-                return Ok(());
-            }
+        let doc = index::parse_stored(text);
+        let Some(doc) = self.decoded("record", &def.name, key, doc)? else {
+            return Ok(());
         };
         for index in &def.indexes {
             if index.row.state != IndexState::Ready {
                 continue;
             }
-            let combinations = index::combinations(index, &doc)?;
+            let combinations = index::combinations(index, &doc);
+            let Some(combinations) = self.decoded("index", &def.name, key, combinations)? else {
+                continue;
+            };
             if combinations.multikey && !index.row.multikey {
-                self.problem(
-                    "index",
-                    &def.name,
-                    key,
-                    format!("index {} does not know that it holds arrays", index.name),
-                );
+                let detail = format!("index {} does not know that it holds arrays", index.name);
+                self.problem("index", &def.name, key, detail);
             }
             let entries = index::entries(&combinations, key);
-            *self.expected_entries.entry(index.row.id).or_default() += entries.len() as u64;
-            for entry in entries {
-                if self.tables.index.get(self.txn, &entry)?.is_none() {
-                    self.problem(
-                        "index",
-                        &def.name,
-                        key,
-                        format!("an entry is missing in index {}", index.name),
-                    );
+            let mut missing = 0;
+            for entry in &entries {
+                if self.tables.index.get(self.txn, entry)?.is_none() {
+                    missing += 1;
+                    let detail = format!("an entry is missing in index {}", index.name);
+                    self.problem("index", &def.name, key, detail);
                 }
             }
-            if index.row.unique
-                && let Some(other) =
-                    index::conflict(self.tables, self.txn, index, def.id, &combinations, key)?
-            {
-                self.problem(
-                    "index",
-                    &def.name,
-                    key,
-                    format!(
-                        "unique index {} holds its value for {other:?} too",
-                        index.name
-                    ),
-                );
-            }
-        }
-        Ok(())
-    }
-
-    fn index_entries(&mut self) -> Result<(), Error> {
-        let mut known: HashMap<u32, (std::sync::Arc<TypeDef>, std::sync::Arc<IndexDef>)> =
-            HashMap::new();
-        for def in self.catalog.types() {
-            for index in &def.indexes {
-                known.insert(index.row.id, (def.clone(), index.clone()));
-            }
-        }
-        let mut found: HashMap<u32, u64> = HashMap::new();
-        for row in self.tables.index.iter(self.txn)? {
-            let (entry, _) = row?;
-            self.saw_row();
-            let id = layout::id_of(entry)?;
-            if self.trash.contains(&id) {
+            let count = self.entries.entry(index.row.id).or_default();
+            count.expected += entries.len() as u64;
+            count.missing += missing;
+            if !index.row.unique {
                 continue;
             }
-            self.report.entries += 1;
-            *found.entry(id).or_default() += 1;
-            let Some((def, index)) = known.get(&id) else {
-                self.problem(
-                    "orphan",
-                    "",
-                    "",
-                    format!("an entry of the unknown index {id}"),
+            let other = index::conflict(self.tables, self.txn, index, def.id, &combinations, key);
+            if let Some(Some(other)) = self.decoded("index", &def.name, key, other)? {
+                let detail = format!(
+                    "unique index {} holds its value for {other:?} too",
+                    index.name
                 );
-                continue;
-            };
-            if index.row.state == IndexState::Failed {
-                continue;
-            }
-            match index::split_entry(entry, index.paths.len()) {
-                Ok((_, key)) => {
-                    let mut row_key = Vec::new();
-                    layout::record_key(def.id, key, &mut row_key);
-                    if self.tables.data.get(self.txn, &row_key)?.is_none() {
-                        self.problem(
-                            "index",
-                            &def.name,
-                            key,
-                            format!("index {} names it, and it does not exist", index.name),
-                        );
-                    }
-                }
-                Err(error) => self.problem("index", &def.name, "", error.to_string()),
-            }
-        }
-        for (id, (def, index)) in known {
-            let expected = self.expected_entries.get(&id).copied().unwrap_or(0);
-            let found = found.get(&id).copied().unwrap_or(0);
-            // Each expected entry was looked up; a surplus is an entry that no record has any more.
-            if index.row.state == IndexState::Ready && found > expected {
-                self.problem(
-                    "index",
-                    &def.name,
-                    "",
-                    format!(
-                        "index {} has {found} entries, its records have {expected}",
-                        index.name
-                    ),
-                );
-            }
-        }
-        Ok(())
-    }
-
-    fn log(&mut self) -> Result<(), Error> {
-        let tables = self.tables;
-        let mut superseded = 0;
-        for row in tables.log.iter(self.txn)? {
-            let (key, row) = row?;
-            self.saw_row();
-            self.report.changes += 1;
-            let clock = layout::decode_clock(key)?;
-            let row = LogRow::decode(row)?;
-            let name = self.type_name(row.type_id);
-            if clock > self.state.clock {
-                self.problem(
-                    "clock",
-                    &name,
-                    row.key,
-                    format!("log entry {clock} is ahead of clock {}", self.state.clock),
-                );
-            }
-            let swept = self.trash.contains(&row.type_id);
-            if !swept && self.catalog.by_id(row.type_id).is_none() && row.type_id != CATALOG_ID {
-                self.problem(
-                    "orphan",
-                    &name,
-                    row.key,
-                    format!("log entry {clock} is of no type"),
-                );
-            }
-            if tables
-                .log_type
-                .get(self.txn, &layout::log_type_key(row.type_id, clock))?
-                .is_none()
-            {
-                self.problem(
-                    "log",
-                    &name,
-                    row.key,
-                    format!("log entry {clock} is missing in the type's part of the log"),
-                );
-            }
-            if !swept && !changes::counts(tables, self.txn, clock, &row)? {
-                superseded += 1;
-            }
-        }
-        let (log, by_type) = (tables.log.len(self.txn)?, tables.log_type.len(self.txn)?);
-        if log != by_type {
-            self.problem(
-                "log",
-                "",
-                "",
-                format!("{log} entries by clock, {by_type} by type"),
-            );
-        }
-        if superseded > self.state.dead {
-            self.problem(
-                "dead",
-                "",
-                "",
-                format!(
-                    "{superseded} log entries are superseded, {} are noted",
-                    self.state.dead
-                ),
-            );
-        }
-        Ok(())
-    }
-
-    fn tombstones(&mut self) -> Result<(), Error> {
-        for row in self.tables.tomb.iter(self.txn)? {
-            let (row_key, row) = row?;
-            self.saw_row();
-            let type_id = layout::id_of(row_key)?;
-            if self.trash.contains(&type_id) {
-                continue;
-            }
-            let key = layout::key_of(row_key)?;
-            let name = self.type_name(type_id);
-            let clock = layout::decode_clock(row)?;
-            if self.tables.data.get(self.txn, row_key)?.is_some() {
-                self.problem("tombstone", &name, key, "the record exists");
-            }
-            if clock > self.state.log_floor {
-                self.check_logged(type_id, &name, key, clock, true)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn dead(&mut self) -> Result<(), Error> {
-        let count = self.tables.dead.len(self.txn)?;
-        if count != self.state.dead {
-            let detail = format!(
-                "{count} superseded entries are noted, {} are counted",
-                self.state.dead
-            );
-            self.problem("dead", "", "", detail);
-        }
-        for row in self.tables.dead.iter(self.txn)? {
-            let (key, row) = row?;
-            let by = layout::decode_clock(key)?;
-            let (clock, type_id) = layout::decode_dead(row)?;
-            let Some(log) = self.tables.log.get(self.txn, &clock.to_be_bytes())? else {
-                continue;
-            };
-            let log = LogRow::decode(log)?;
-            if changes::counts(self.tables, self.txn, clock, &log)?
-                && !self.trash.contains(&type_id)
-            {
-                let name = self.type_name(type_id);
-                self.problem(
-                    "dead",
-                    &name,
-                    log.key,
-                    format!("change {clock} counts, and {by} claims to have superseded it"),
-                );
+                self.problem("index", &def.name, key, detail);
             }
         }
         Ok(())

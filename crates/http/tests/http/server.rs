@@ -146,7 +146,7 @@ impl Server {
     pub fn with(setup: Setup) -> Self {
         let root = tempfile::tempdir().unwrap();
         let mut options = Options {
-            durability: Durability::Fast,
+            durability: Some(Durability::Fast),
             map_size: Some(setup.map_size),
             auto_types: setup.auto_types,
             segment_in_root: true,

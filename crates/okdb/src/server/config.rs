@@ -22,8 +22,8 @@ pub struct ServerConfig {
     pub listen: Vec<Address>,
     /// How many workers; one means a standalone process.
     pub workers: NonZeroU16,
-    /// Durability of environments made without one.
-    pub durability: Durability,
+    /// Durability of the environments that were made without one; `None`: as the root records it.
+    pub durability: Option<Durability>,
     /// Another map size, in bytes.
     pub map_size: Option<u64>,
     /// Puts the shared segment into the root.
@@ -57,8 +57,6 @@ pub struct ServerConfig {
 pub struct WorkerConfig {
     /// The root.
     pub root: PathBuf,
-    /// See [`ServerConfig::durability`].
-    pub durability: String,
     /// See [`ServerConfig::auto_types`].
     pub auto_types: bool,
     /// See [`ServerConfig::access_log`].
@@ -104,7 +102,6 @@ impl ServerConfig {
     pub(crate) fn for_worker(&self, started_ms: u64) -> WorkerConfig {
         WorkerConfig {
             root: self.root.clone(),
-            durability: self.durability.to_string(),
             auto_types: self.auto_types,
             access_log: self.access_log,
             body_bytes: self.body_bytes,

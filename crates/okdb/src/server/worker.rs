@@ -126,7 +126,6 @@ async fn serve(
         &config.root,
         Options {
             role: Role::Worker,
-            durability: config.durability.parse().map_err(ServerError::Config)?,
             auto_types: config.auto_types,
             limits: config.store_limits(),
             hooks: telemetry.clone(),

@@ -7,6 +7,7 @@
 
 mod children;
 mod common;
+mod durability;
 mod full;
 mod model;
 mod processes;
