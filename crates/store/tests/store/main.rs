@@ -5,9 +5,10 @@
     reason = "a failed step is a failed test, and its line tells which"
 )]
 
+mod backup;
 mod children;
 mod common;
-mod durability;
+mod epochs;
 mod full;
 mod model;
 mod processes;
