@@ -77,13 +77,13 @@ def ratio(results, base, field):
 # --- what is measured --------------------------------------------------------
 
 def preload(options, root):
-    """A root with the documents that the requests name."""
+    """A root with the documents that the requests name; an environment keeps the durability it was made with."""
     lines = root.parent / "documents.ndjson"
     rng = random.Random(7)
     with open(lines, "w") as file:
         for number in range(options.documents):
             file.write(f'{{"key":"{load.key(number)}","value":{load.document(number, rng)}}}\n')
-    with servers.okdb(options.okdb, root, options.workers, "fast") as server:
+    with servers.okdb(options.okdb, root, options.workers, "strict") as server:
         command([options.okdb, "import", "doc", lines, "--url", f"http://127.0.0.1:{server.port}"])
     lines.unlink()
 
