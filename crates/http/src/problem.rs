@@ -201,7 +201,7 @@ impl From<Error> for Problem {
             Error::Patch(error) => Self::from(error),
             Error::Operation { index, source } => Self::from(*source).in_operation(index),
             // Damage, LMDB's and the system's failures: ours to explain in the log, not the client's to read.
-            other => Self::internal(&other),
+            other @ (Error::Damaged(_) | Error::Lmdb(_) | Error::Io(_)) => Self::internal(&other),
         }
     }
 }

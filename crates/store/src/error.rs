@@ -8,8 +8,9 @@ use nix::errno::Errno;
 use okdb_query::PatchError;
 
 /// Why an operation on an open store failed.
+///
+/// Exhaustive on purpose: the HTTP edge gives each variant its code, and the compiler tells when one is new.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Error {
     /// The type is not registered in the environment.
     #[error("type {type_name:?} is not registered")]
