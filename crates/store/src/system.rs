@@ -300,29 +300,33 @@ impl System {
         durability: Durability,
         open: impl FnOnce(Past) -> Result<T, OpenError>,
     ) -> Result<T, OpenError> {
-        let current = Epoch {
-            boot,
-            clean: false,
-            fast: durability == Durability::Fast,
-        };
+        let fast = durability == Durability::Fast;
         let key = epoch_key(name);
         let read = |txn: &heed::RoTxn<'_>| -> Result<Option<Epoch>, Error> {
             Ok(self.table.get(txn, &key)?.map(Epoch::decode))
         };
+        let in_use = |last: &Epoch| last.boot == boot && !last.clean;
         let known = {
             let txn = self.lmdb.read_txn().map_err(Error::from)?;
             read(&txn)?
         };
-        if known == Some(current) {
+        if known.is_some_and(|last| in_use(&last) && (last.fast || !fast)) {
             return open(Past::Whole);
         }
         let mut txn = self.lmdb.write_txn().map_err(Error::from)?;
-        let past = match read(&txn)? {
+        let last = read(&txn)?;
+        let past = match last {
             Some(last) if last.boot != boot && !last.clean && last.fast => Past::Suspect,
             Some(last) if last.boot != boot && !last.clean => Past::Undone,
             _ => Past::Whole,
         };
         let opened = open(past)?;
+        // Whatever was fast on this boot, and not flushed by a clean end, stays suspect.
+        let current = Epoch {
+            boot,
+            clean: false,
+            fast: fast || last.is_some_and(|last| in_use(&last) && last.fast),
+        };
         self.table
             .put(&mut txn, &key, &current.encode())
             .map_err(Error::from)?;
