@@ -57,6 +57,24 @@ pub fn okdb_with<S: AsRef<OsStr>>(
     let mut command = Command::new(binary::okdb());
     clean_environment(&mut command);
     command.args(arguments).envs(environment.iter().copied());
+    run(command)
+}
+
+/// Runs `okdb` by a program that runs the rest of its arguments.
+#[track_caller]
+pub fn okdb_through<S: AsRef<OsStr>>(
+    wrapper: &[&str],
+    arguments: impl IntoIterator<Item = S>,
+) -> Done {
+    let mut command = Command::new(wrapper[0]);
+    clean_environment(&mut command);
+    command.args(&wrapper[1..]).arg(binary::okdb());
+    command.args(arguments);
+    run(command)
+}
+
+#[track_caller]
+fn run(mut command: Command) -> Done {
     // Files, not pipes: a pipe that nobody empties would stop the command.
     let [mut stdout, mut stderr] =
         [(); 2].map(|()| tempfile::tempfile().expect("the temporary folder can be written"));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::command;
+use crate::command::{self, Done};
 use crate::http::{Client, segment};
 
 /// The largest page that a list answers.
@@ -16,7 +16,21 @@ const PAGE: usize = 1_000;
 #[track_caller]
 pub fn verify(root: &Path) {
     let root = root.to_str().expect("a temporary path is UTF-8");
-    let done = command::okdb(["verify", "--root", root, "--json"]).expect(0);
+    judge(&command::okdb(["verify", "--root", root, "--json"]));
+}
+
+/// The same from inside the namespaces of a process, where the root lies.
+#[track_caller]
+pub fn verify_beside(pid: i32, root: &str) {
+    let pid = pid.to_string();
+    let wrapper = ["nsenter", "-t", &pid, "-U", "-m", "--preserve-credentials"];
+    let arguments = ["verify", "--root", root, "--json"];
+    judge(&command::okdb_through(&wrapper, arguments));
+}
+
+#[track_caller]
+fn judge(done: &Done) {
+    assert_eq!(done.code, 0, "{}{}", done.stdout, done.stderr);
     let mut seen = 0;
     for line in done.stdout.lines().filter(|line| line.starts_with('{')) {
         if let Ok(report) = serde_json::from_str(line) {

@@ -91,7 +91,19 @@ impl Launch {
     /// The same without saying how many workers.
     #[must_use]
     pub fn plain(root: &Path) -> Self {
-        let mut command = Command::new(binary::okdb());
+        Self::command(Command::new(binary::okdb()), root)
+    }
+
+    /// Two workers, started by a program that runs the rest of its arguments, in
+    /// a namespace of their own for example.
+    #[must_use]
+    pub fn through(wrapper: &[&str], root: &Path) -> Self {
+        let mut command = Command::new(wrapper[0]);
+        command.args(&wrapper[1..]).arg(binary::okdb());
+        Self::command(command, root).arg("--workers").arg("2")
+    }
+
+    fn command(mut command: Command, root: &Path) -> Self {
         clean_environment(&mut command);
         // A `.kdbconfig` is looked for in the working directory.
         command.current_dir(root.parent().expect("a root has a parent"));

@@ -2,6 +2,7 @@
 
 mod cleanliness;
 mod crash_loop;
+mod namespaces;
 mod primary_death;
 mod ready;
 mod refusals;

@@ -2,6 +2,7 @@
 
 mod backup;
 mod beside;
+mod disk_full;
 mod format;
 mod full_map;
 mod stale_readers;
