@@ -1,7 +1,7 @@
 //! What the store costs beside bare LMDB, as medians of ratios over interleaved pairs.
 //!
-//! `cargo bench -p okdb-store` measures at full size; with `--test`, as `cargo test --benches` runs it, at a size that only
-//! shows that it works. Ratios say more than rates: both sides of a pair meet the same disk and the same neighbours.
+//! `cargo bench -p okdb-store` measures at full size; with `--test` at a size that only shows that it
+//! works; words such as `gets` or `import` choose what to measure. Ratios say more than rates: both sides of a pair meet the same disk and the same neighbours.
 
 #![allow(
     clippy::unwrap_used,
@@ -48,13 +48,27 @@ fn main() {
         }
     };
     let folder = tempfile::tempdir().unwrap();
-    gets(folder.path(), &size);
-    queries(folder.path(), &size);
+    // Words on the command line choose what to measure.
+    let words: Vec<_> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let wanted = |what: &str| words.is_empty() || words.iter().any(|word| what.contains(word));
+    if wanted("gets") {
+        gets(folder.path(), &size);
+    }
+    if wanted("queries") {
+        queries(folder.path(), &size);
+    }
     for durability in [Durability::Fast, Durability::Strict] {
         for batch in [1, 16, 64, 256, 1000] {
-            puts(folder.path(), &size, durability, batch);
+            if wanted(&format!("puts {durability}")) {
+                puts(folder.path(), &size, durability, batch);
+            }
         }
-        import(folder.path(), &size, durability);
+        if wanted(&format!("import {durability}")) {
+            import(folder.path(), &size, durability);
+        }
     }
 }
 

@@ -1,11 +1,13 @@
 //! Reading the change log: what differs since a clock.
 
+use std::ops::Bound;
+
 use serde::Serialize;
 
 use crate::{
     Env, Error, Snapshot, catalog,
     layout::{self, CATALOG_ID, LogRow},
-    scan::{Budget, KeyRange, Progress},
+    scan::Budget,
 };
 
 /// Which changes to read.
@@ -77,46 +79,132 @@ impl Env {
             snapshot.catalog.require(name)?;
         }
         let end = query.before.unwrap_or(u64::MAX).min(state.clock);
-        let mut range = KeyRange::of_prefix(&[]);
-        range.lower = std::ops::Bound::Excluded(query.after.to_be_bytes().to_vec());
-        range.upper = std::ops::Bound::Included(end.to_be_bytes().to_vec());
         let mut changes = Changes {
             changes: Vec::new(),
             clock: query.after.max(end),
         };
+        let mut after = query.after;
         loop {
-            let progress = range.chunk(
-                self.0.tables.log,
-                &snapshot.txn,
-                &mut Budget::new(),
-                |key, row| {
-                    let clock = layout::decode_clock(key)?;
-                    if changes.changes.len() == query.limit {
-                        return Ok(std::ops::ControlFlow::Break(()));
-                    }
-                    if let Some(change) = visible(&snapshot, clock, &LogRow::decode(row)?)?
-                        && query
-                            .type_name
-                            .as_ref()
-                            .is_none_or(|name| *name == change.type_name)
-                    {
-                        changes.changes.push(change);
-                    }
-                    Ok(std::ops::ControlFlow::Continue(()))
-                },
-            )?;
-            match progress {
-                Progress::Done => return Ok(changes),
-                Progress::Stopped => {
+            let page = Page {
+                snapshot: &snapshot,
+                query,
+                end,
+                changes: &mut changes.changes,
+            };
+            after = match page.fill(after)? {
+                Filled::Range => return Ok(changes),
+                Filled::Limit => {
                     changes.clock = changes
                         .changes
                         .last()
                         .map_or(query.after, |last| last.clock);
                     return Ok(changes);
                 }
-                Progress::More => snapshot = self.snapshot()?,
+                Filled::Until(clock) => clock,
+            };
+            snapshot = self.snapshot()?;
+        }
+    }
+}
+
+/// How far a snapshot was followed.
+enum Filled {
+    /// To the end of what was asked for.
+    Range,
+    /// Until there were enough changes.
+    Limit,
+    /// To this clock; on from there under a fresh snapshot.
+    Until(u64),
+}
+
+/// A page of changes being filled from one snapshot.
+struct Page<'p, 's> {
+    snapshot: &'p Snapshot<'s>,
+    query: &'p ChangesQuery,
+    end: u64,
+    changes: &'p mut Vec<Change>,
+}
+
+impl Page<'_, '_> {
+    fn fill(self, after: u64) -> Result<Filled, Error> {
+        match &self.query.type_name {
+            None => self.all(after),
+            Some(name) => self.of_type(after, name),
+        }
+    }
+
+    fn all(self, after: u64) -> Result<Filled, Error> {
+        let tables = &self.snapshot.env.tables;
+        let range = (
+            Bound::Excluded(after.to_be_bytes()),
+            Bound::Included(self.end.to_be_bytes()),
+        );
+        let range = (
+            range.0.as_ref().map(<[u8; 8]>::as_slice),
+            range.1.as_ref().map(<[u8; 8]>::as_slice),
+        );
+        if after >= self.end {
+            return Ok(Filled::Range);
+        }
+        let mut budget = Budget::new();
+        for row in tables.log.range(&self.snapshot.txn, &range)? {
+            let (key, row) = row?;
+            if self.changes.len() >= self.query.limit {
+                return Ok(Filled::Limit);
+            }
+            let clock = layout::decode_clock(key)?;
+            let change = visible(self.snapshot, clock, &LogRow::decode(row)?)?;
+            self.changes.extend(change);
+            if !budget.spend() {
+                return Ok(Filled::Until(clock));
             }
         }
+        Ok(Filled::Range)
+    }
+
+    /// Follows the type's part of the log and that of the catalog, side by side.
+    fn of_type(self, after: u64, name: &str) -> Result<Filled, Error> {
+        let tables = &self.snapshot.env.tables;
+        let id = self.snapshot.catalog.require(name)?.id;
+        let part = |id: u32| -> Result<_, Error> {
+            let lower = layout::log_type_key(id, after);
+            let upper = layout::log_type_key(id, self.end);
+            let range = (Bound::Excluded(&lower[..]), Bound::Included(&upper[..]));
+            let rows = if after < self.end {
+                Some(tables.log_type.range(&self.snapshot.txn, &range)?)
+            } else {
+                None
+            };
+            let clock = |row: heed::Result<(&[u8], &[u8])>| layout::log_type_clock(row?.0);
+            Ok(rows.into_iter().flatten().map(clock))
+        };
+        let (mut own, mut definitions) = (part(id)?, part(CATALOG_ID)?);
+        let mut next_own = own.next().transpose()?;
+        let mut next_definition = definitions.next().transpose()?;
+        let mut budget = Budget::new();
+        while let Some(clock) = match (next_own, next_definition) {
+            (Some(own), Some(definition)) => Some(own.min(definition)),
+            (own, definition) => own.or(definition),
+        } {
+            if self.changes.len() >= self.query.limit {
+                return Ok(Filled::Limit);
+            }
+            if next_own == Some(clock) {
+                next_own = own.next().transpose()?;
+            } else {
+                next_definition = definitions.next().transpose()?;
+            }
+            let Some(row) = tables.log.get(&self.snapshot.txn, &clock.to_be_bytes())? else {
+                return Err(Error::Damaged(format!("the log lacks change {clock}")));
+            };
+            let change = visible(self.snapshot, clock, &LogRow::decode(row)?)?;
+            self.changes
+                .extend(change.filter(|change| change.type_name == name));
+            if !budget.spend() {
+                return Ok(Filled::Until(clock));
+            }
+        }
+        Ok(Filled::Range)
     }
 }
 

@@ -3,7 +3,7 @@
 //! All integers are big-endian, so that byte order is numeric order. Decoding never panics: a row that does not fit is
 //! [`Error::Damaged`].
 
-use crate::Error;
+use crate::{Error, KEY_BYTES_MAX, check_key};
 
 /// Catalog rows (types and indexes) are records of this pseudo type.
 pub(crate) const CATALOG_ID: u32 = 0;
@@ -66,6 +66,28 @@ pub(crate) fn record_key(type_id: u32, key: &str, out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(&type_id.to_be_bytes());
     out.extend_from_slice(key.as_bytes());
+}
+
+/// A record's key in `data` without an allocation, for the path of every read.
+pub(crate) struct RecordPlace {
+    bytes: [u8; 4 + KEY_BYTES_MAX],
+    length: usize,
+}
+
+impl RecordPlace {
+    /// Refuses a key that no record can have.
+    pub(crate) fn new(type_id: u32, key: &str) -> Result<Self, Error> {
+        check_key(key)?;
+        let mut bytes = [0; 4 + KEY_BYTES_MAX];
+        let length = 4 + key.len();
+        bytes[..4].copy_from_slice(&type_id.to_be_bytes());
+        bytes[4..length].copy_from_slice(key.as_bytes());
+        Ok(Self { bytes, length })
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
 }
 
 /// The record key inside a row key of `data` or `tomb`.

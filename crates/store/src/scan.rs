@@ -44,7 +44,8 @@ impl Budget {
         }
     }
 
-    fn spend(&mut self) -> bool {
+    /// Counts a row; whether there may be another.
+    pub(crate) fn spend(&mut self) -> bool {
         self.rows += 1;
         self.rows < CHUNK_ROWS
             && (!self.rows.is_multiple_of(CLOCK_ROWS) || Instant::now() < self.until)

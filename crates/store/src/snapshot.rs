@@ -5,9 +5,8 @@ use std::sync::Arc;
 use crate::{
     Error, IndexInfo, TypeInfo,
     catalog::{self, Catalog, TypeDef},
-    check_key,
     env::EnvInner,
-    layout,
+    layout::{self, RecordPlace},
     lmdb::Reader,
 };
 
@@ -48,10 +47,8 @@ impl Snapshot<'_> {
     /// [`Error::TypeNotRegistered`], [`Error::InvalidKey`], and what LMDB reports.
     pub fn get(&self, type_name: &str, key: &str) -> Result<Option<Record<'_>>, Error> {
         let def = self.catalog.require(type_name)?;
-        check_key(key)?;
-        let mut row_key = Vec::with_capacity(4 + key.len());
-        layout::record_key(def.id, key, &mut row_key);
-        let Some(row) = self.env.tables.data.get(&self.txn, &row_key)? else {
+        let place = RecordPlace::new(def.id, key)?;
+        let Some(row) = self.env.tables.data.get(&self.txn, place.as_bytes())? else {
             return Ok(None);
         };
         let (header, value) = layout::decode_record(row)?;
@@ -94,13 +91,12 @@ impl Snapshot<'_> {
 
     /// The stored row of a record that an index entry names.
     pub(crate) fn indexed_record(&self, def: &TypeDef, key: &str) -> Result<(u64, &str), Error> {
-        let mut row_key = Vec::with_capacity(4 + key.len());
-        layout::record_key(def.id, key, &mut row_key);
+        let place = RecordPlace::new(def.id, key)?;
         let row = self
             .env
             .tables
             .data
-            .get(&self.txn, &row_key)?
+            .get(&self.txn, place.as_bytes())?
             .ok_or_else(|| {
                 Error::Damaged(format!(
                     "an index of {:?} names the absent record {key:?}",

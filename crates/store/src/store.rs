@@ -372,11 +372,15 @@ fn outlive_orphans(
     if locks.try_alone() {
         return Ok(());
     }
-    // Unreadable: nobody to wait for that could be named. Opening the segment will tell what is wrong.
+    let deadline = Instant::now() + ORPHAN_WAIT;
     let Ok(segment) = Segment::attach(&root.join("run"), identity) else {
+        // Unreadable: nobody that could be named, but orphans end by themselves. If it is others who use the root,
+        // opening the segment will tell what is wrong.
+        while !locks.try_alone() && Instant::now() < deadline {
+            std::thread::sleep(POLL);
+        }
         return Ok(());
     };
-    let deadline = Instant::now() + ORPHAN_WAIT;
     let last_deadline = deadline + ORPHAN_WAIT;
     loop {
         let orphans: Vec<_> = segment
