@@ -230,6 +230,11 @@ fn cluster(report: &mut Report, root: &Path, server: Option<u32>) {
 }
 
 fn shared_memory(report: &mut Report, store: &Store, server: Option<u32>) {
+    if super::forced_single() {
+        let detail = "unavailable (OKDB_FORCE_SHM_FALLBACK is set) — running single-process";
+        report.add("cluster", Verdict::Odd, detail);
+        return;
+    }
     match prove(store) {
         Ok(()) => {
             let workers = store

@@ -74,6 +74,11 @@ fn root(given: &Given) -> PathBuf {
         .into()
 }
 
+/// Whether this host is to be taken for one on which processes cannot share memory: for tests and for support.
+fn forced_single() -> bool {
+    std::env::var("OKDB_FORCE_SHM_FALLBACK").is_ok_and(|value| value == "1")
+}
+
 /// Opens the root to look at it.
 fn open_tool(given: &Given) -> Result<Store, Failure> {
     Ok(Store::open(

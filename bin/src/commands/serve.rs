@@ -106,8 +106,7 @@ pub(crate) fn configuration(
         durability,
         map_size,
         segment_in_root: given.switch("storage.segmentInRoot"),
-        force_private_segment: std::env::var("OKDB_FORCE_SHM_FALLBACK")
-            .is_ok_and(|value| value == "1"),
+        force_private_segment: super::forced_single(),
         insecure_no_auth: given.switch("http.insecureNoAuth"),
         auto_types: given.switch("storage.autoTypes"),
         access_log: given.switch("http.accessLog"),

@@ -6,6 +6,7 @@
 mod config;
 mod gate;
 mod host;
+mod lock_watch;
 mod primary;
 mod standalone;
 pub mod status;

@@ -19,6 +19,7 @@ use okdb_sys::{host::monotonic_ms, reap::Exit, signals::Signals};
 
 use super::{
     ServerConfig, ServerError, WORKER_COMMAND, announce, follow_bus,
+    lock_watch::LockWatch,
     status::{ClusterSnapshot, unix_ms},
 };
 use crate::process::Telemetry;
@@ -54,6 +55,7 @@ pub(crate) fn run(
         mender: Mender::start(store.clone())?,
         slots: slot_writer(store),
     };
+    let _lock_watch = LockWatch::start(store.clone())?;
     let me = std::process::id();
     let log_arguments = config.worker_log_arguments.clone();
     let mut spawner = ExecSpawner::new("okdb", move |launch: &Launch<'_>| {

@@ -40,13 +40,17 @@ impl ClusterSnapshot {
             .iter()
             .map(|slot| {
                 let row = rows.iter().find(|row| row.slot == Some(slot.slot));
+                // The primary tells the segment at once, and its workers a little later.
+                let live = segment.slot(slot.slot);
+                let state = live.map_or_else(|| json!(slot.state), |live| json!(live.state.name()));
+                let pid = live.map_or(slot.pid, |live| live.worker.map(|worker| worker.pid));
                 json!({
                     "slot": slot.slot,
                     "slotKey": format!("slot-{}", slot.slot),
-                    "pid": slot.pid,
-                    "state": slot.state,
-                    "restarts": slot.restarts,
-                    "uptimeMs": slot.started_at.filter(|_| slot.pid.is_some()).map(|at| unix_ms.saturating_sub(at)),
+                    "pid": pid,
+                    "state": state,
+                    "restarts": live.map_or(slot.restarts, |live| live.restarts),
+                    "uptimeMs": slot.started_at.filter(|_| pid.is_some()).map(|at| unix_ms.saturating_sub(at)),
                     "lastExit": slot.last_exit,
                     "lastStderr": slot.last_stderr,
                     "backoffMs": slot.backoff_ms,

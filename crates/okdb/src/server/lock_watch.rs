@@ -1,0 +1,99 @@
+//! Watching the write locks: a worker that is stopped while it holds one would stop every writer of the root with it.
+//!
+//! Each process shows in its scoreboard row since when it holds a lock. A worker in state T that has held one for two
+//! seconds is killed; LMDB's lock is robust, so the next writer goes on at once, and supervision sees an ordinary death.
+//! A stopped process of another kind is none of the primary's business to kill: it is named in the log, once.
+
+use std::{
+    collections::HashSet,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use okdb_shm::{Role, ScoreRow};
+use okdb_store::Store;
+use okdb_sys::{Identity, Signal, host::monotonic_ms};
+
+use super::ServerError;
+
+/// How long a stopped process may hold a write lock. Milliseconds.
+const HELD_MS_MAX: u64 = 2_000;
+/// How often to look. A look reads the segment; `/proc` only for locks that are held for long.
+const TICK: Duration = Duration::from_millis(250);
+
+/// A running watch; it ends when it is dropped.
+pub(crate) struct LockWatch {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LockWatch {
+    pub(crate) fn start(store: Store) -> Result<Self, ServerError> {
+        let (stop, stopped) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("lock-watch".into())
+            .spawn(move || {
+                let mut named = HashSet::new();
+                while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                    look(&store, &mut named);
+                }
+            })
+            .map_err(ServerError::system("cannot start the lock watch"))?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for LockWatch {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the lock watch ended with a panic");
+        }
+    }
+}
+
+fn look(store: &Store, named: &mut HashSet<u32>) {
+    let now_ms = monotonic_ms();
+    for row in store.segment().rows() {
+        let Some(owner) = holds_too_long(&row, now_ms) else {
+            continue;
+        };
+        if owner.state() != Some('T') {
+            named.remove(&owner.pid);
+            continue;
+        }
+        if row.role == Role::Worker {
+            tracing::warn!(
+                pid = owner.pid,
+                "killing a worker that was stopped while it held the write lock"
+            );
+            // One that is gone meanwhile has let the lock go.
+            if let Err(error) = owner.signal(Signal::Kill)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                tracing::error!(pid = owner.pid, %error, "cannot kill it");
+            }
+        } else if named.insert(owner.pid) {
+            tracing::error!(
+                pid = owner.pid,
+                role = row.role.name(),
+                "writes wait: this process is stopped and holds the write lock; continue it or end it"
+            );
+        }
+    }
+}
+
+fn holds_too_long(row: &ScoreRow, now_ms: u64) -> Option<Identity> {
+    let held = row
+        .write_locks
+        .iter()
+        .map(|held| now_ms.saturating_sub(held.since_ms))
+        .max()?;
+    row.owner.filter(|_| held >= HELD_MS_MAX)
+}
