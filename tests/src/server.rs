@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -187,6 +188,10 @@ impl Launch {
         let code = status
             .code()
             .unwrap_or_else(|| panic!("{status} instead of an exit code\n{}", server.log()));
+        // The end of the process does not wait for whoever reads what it wrote.
+        wait_until("the rest of the log", SOON, || {
+            server.log.complete.load(Ordering::Acquire)
+        });
         (code, server.log())
     }
 }
@@ -194,12 +199,15 @@ impl Launch {
 /// The lines that a server, its workers included, wrote to standard error.
 struct Log {
     lines: Mutex<Vec<String>>,
+    /// Whether the last writer has closed its end.
+    complete: AtomicBool,
 }
 
 impl Log {
     fn follow(stderr: ChildStderr) -> Arc<Self> {
         let log = Arc::new(Self {
             lines: Mutex::new(Vec::new()),
+            complete: AtomicBool::new(false),
         });
         let shared = Arc::clone(&log);
         // Ends by itself when the last process of the group has closed the pipe.
@@ -210,6 +218,7 @@ impl Log {
                     let Ok(line) = line else { break };
                     shared.push(String::from_utf8_lossy(&line).into_owned());
                 }
+                shared.complete.store(true, Ordering::Release);
             })
             .expect("a thread starts");
         log
