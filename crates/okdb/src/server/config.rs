@@ -7,7 +7,7 @@ use okdb_http::HttpLimits;
 use okdb_store::{Durability, Limits};
 use serde::{Deserialize, Serialize};
 
-use super::ServerError;
+use super::{ServerError, status::ClusterSnapshot};
 
 /// The configuration of a server.
 #[allow(
@@ -67,8 +67,8 @@ pub struct WorkerConfig {
     pub value_bytes: usize,
     /// See [`ServerConfig::connections`].
     pub connections: usize,
-    /// When the server as a whole came up, in ms of the monotonic clock.
-    pub started_ms: u64,
+    /// What the cluster looks like now.
+    pub snapshot: ClusterSnapshot,
 }
 
 impl ServerConfig {
@@ -99,7 +99,7 @@ impl ServerConfig {
         http_limits(self.body_bytes, self.connections)
     }
 
-    pub(crate) fn for_worker(&self, started_ms: u64) -> WorkerConfig {
+    pub(crate) fn for_worker(&self, snapshot: ClusterSnapshot) -> WorkerConfig {
         WorkerConfig {
             root: self.root.clone(),
             auto_types: self.auto_types,
@@ -107,7 +107,7 @@ impl ServerConfig {
             body_bytes: self.body_bytes,
             value_bytes: self.value_bytes,
             connections: self.connections,
-            started_ms,
+            snapshot,
         }
     }
 }

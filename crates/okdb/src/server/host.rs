@@ -18,8 +18,8 @@ pub(crate) struct ProcessHost {
     pub(crate) started_ms: u64,
     /// One for each request that is being answered.
     pub(crate) in_flight: RefCell<Vec<InFlight<Arc<RowGuard>>>>,
-    /// What the primary said last; `None` until it has said anything.
-    pub(crate) snapshot: RefCell<Option<ClusterSnapshot>>,
+    /// What the primary said last.
+    pub(crate) snapshot: RefCell<ClusterSnapshot>,
     /// Why it is not ready.
     pub(crate) unready: RefCell<Option<&'static str>>,
 }
@@ -45,12 +45,7 @@ impl Host for ProcessHost {
     }
 
     fn cluster_status(&self) -> String {
-        match &*self.snapshot.borrow() {
-            Some(snapshot) => snapshot.to_json(&self.store).to_string(),
-            None => {
-                serde_json::json!({ "mode": "cluster", "primary": null, "workers": [] }).to_string()
-            }
-        }
+        self.snapshot.borrow().to_json(&self.store).to_string()
     }
 
     fn request_started(&self) {

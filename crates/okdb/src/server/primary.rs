@@ -41,8 +41,6 @@ pub(crate) fn run(
     let addresses = listeners.addresses().len();
     let mut observer = Supervisor {
         config: config.clone(),
-        worker_config: serde_json::to_string(&config.for_worker(started_ms))
-            .map_err(|error| ServerError::Config(error.to_string()))?,
         snapshot: ClusterSnapshot {
             mode: "cluster".into(),
             pid: std::process::id(),
@@ -50,6 +48,7 @@ pub(crate) fn run(
             started_ms,
             root: store.root().to_owned(),
             listen: urls,
+            slot_count: config.workers.get(),
             slots: Vec::new(),
         },
         mender: Mender::start(store.clone())?,
@@ -85,7 +84,6 @@ pub(crate) fn run(
 
 struct Supervisor {
     config: ServerConfig,
-    worker_config: String,
     snapshot: ClusterSnapshot,
     mender: Mender,
     slots: Option<SlotWriter>,
@@ -93,7 +91,8 @@ struct Supervisor {
 
 impl Observer for Supervisor {
     fn config(&mut self, _slot: u16) -> String {
-        self.worker_config.clone()
+        // Plain data with text keys: it always serialises; a worker that got nothing would say so.
+        serde_json::to_string(&self.config.for_worker(self.snapshot.clone())).unwrap_or_default()
     }
 
     fn snapshot(&mut self, slots: &[SlotStatus]) -> String {

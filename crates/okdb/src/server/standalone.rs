@@ -57,7 +57,7 @@ async fn serve(
         row: presence.row.clone(),
         started_ms,
         in_flight: RefCell::default(),
-        snapshot: RefCell::new(Some(snapshot(store, started_ms, &urls))),
+        snapshot: RefCell::new(snapshot(store, started_ms, &urls)),
         unready: RefCell::new(None),
     });
     let serving = Serving {
@@ -150,6 +150,7 @@ fn snapshot(store: &Store, started_ms: u64, urls: &[String]) -> ClusterSnapshot 
         started_ms,
         root: store.root().to_owned(),
         listen: urls.to_vec(),
+        slot_count: 1,
         slots: vec![okdb_cluster::status::SlotStatus {
             slot: 0,
             pid: Some(std::process::id()),

@@ -23,7 +23,9 @@ pub struct ClusterSnapshot {
     pub root: PathBuf,
     /// Where it listens.
     pub listen: Vec<String>,
-    /// Its slots.
+    /// How many slots it has.
+    pub slot_count: u16,
+    /// Those that anything has been told of.
     pub slots: Vec<SlotStatus>,
 }
 
@@ -33,36 +35,9 @@ impl ClusterSnapshot {
     pub fn to_json(&self, store: &Store) -> Value {
         let segment = store.segment();
         let now_ms = okdb_sys::host::monotonic_ms();
-        let unix_ms = unix_ms();
         let rows: Vec<ScoreRow> = segment.rows().collect();
-        let workers: Vec<Value> = self
-            .slots
-            .iter()
-            .map(|slot| {
-                let row = rows.iter().find(|row| row.slot == Some(slot.slot));
-                // The primary tells the segment at once, and its workers a little later.
-                let live = segment.slot(slot.slot);
-                let state = live.map_or_else(|| json!(slot.state), |live| json!(live.state.name()));
-                let pid = live.map_or(slot.pid, |live| live.worker.map(|worker| worker.pid));
-                json!({
-                    "slot": slot.slot,
-                    "slotKey": format!("slot-{}", slot.slot),
-                    "pid": pid,
-                    "state": state,
-                    "restarts": live.map_or(slot.restarts, |live| live.restarts),
-                    "uptimeMs": slot.started_at.filter(|_| pid.is_some()).map(|at| unix_ms.saturating_sub(at)),
-                    "lastExit": slot.last_exit,
-                    "lastStderr": slot.last_stderr,
-                    "backoffMs": slot.backoff_ms,
-                    "inflight": row.map_or(0, |row| row.in_flight),
-                    "requests": row.map_or(0, |row| row.requests),
-                    "errors": row.map_or(0, |row| row.errors),
-                    "commits": row.map_or(0, |row| row.commits),
-                    "operations": row.map_or(0, |row| row.operations),
-                    "syncs": row.map_or(0, |row| row.syncs),
-                    "rssBytes": row.map_or(0, |row| row.rss_bytes),
-                })
-            })
+        let workers: Vec<Value> = (0..self.slot_count)
+            .map(|slot| self.worker(slot, segment, &rows))
             .collect();
         json!({
             "mode": self.mode,
@@ -77,6 +52,46 @@ impl ClusterSnapshot {
             "sharedMemory": shared_memory(segment),
             "bus": { "peers": segment.peers().count() },
             "processes": processes(&rows),
+        })
+    }
+
+    /// One slot: what the segment tells, which is up to date, and what only the primary knows, which comes a little later.
+    fn worker(&self, slot: u16, segment: &Segment, rows: &[ScoreRow]) -> Value {
+        let told = self.slots.iter().find(|told| told.slot == slot);
+        let live = segment.slot(slot);
+        let row = rows.iter().find(|row| row.slot == Some(slot));
+        let pid = match live {
+            Some(live) => live.worker.map(|worker| worker.pid),
+            None => told.and_then(|told| told.pid),
+        };
+        let state = match live {
+            Some(live) => json!(live.state.name()),
+            None => told.map_or_else(|| json!("starting"), |told| json!(told.state)),
+        };
+        let restarts = match live {
+            Some(live) => live.restarts,
+            None => told.map_or(0, |told| told.restarts),
+        };
+        let started_at = told
+            .and_then(|told| told.started_at)
+            .filter(|_| pid.is_some());
+        json!({
+            "slot": slot,
+            "slotKey": format!("slot-{slot}"),
+            "pid": pid,
+            "state": state,
+            "restarts": restarts,
+            "uptimeMs": started_at.map(|at| unix_ms().saturating_sub(at)),
+            "lastExit": told.and_then(|told| told.last_exit.as_ref()),
+            "lastStderr": told.map(|told| &told.last_stderr),
+            "backoffMs": told.and_then(|told| told.backoff_ms),
+            "inflight": row.map_or(0, |row| row.in_flight),
+            "requests": row.map_or(0, |row| row.requests),
+            "errors": row.map_or(0, |row| row.errors),
+            "commits": row.map_or(0, |row| row.commits),
+            "operations": row.map_or(0, |row| row.operations),
+            "syncs": row.map_or(0, |row| row.syncs),
+            "rssBytes": row.map_or(0, |row| row.rss_bytes),
         })
     }
 }

@@ -137,9 +137,9 @@ async fn serve(
         slot: arguments.slot.into(),
         store: store.clone(),
         row: presence.row.clone(),
-        started_ms: config.started_ms,
+        started_ms: config.snapshot.started_ms,
         in_flight: RefCell::default(),
-        snapshot: RefCell::new(None),
+        snapshot: RefCell::new(config.snapshot.clone()),
         unready: RefCell::new(None),
     });
     let serving = Serving {
@@ -343,7 +343,7 @@ impl Supervised<'_> {
     fn note_snapshot(&self, text: &str) {
         match serde_json::from_str::<ClusterSnapshot>(text) {
             Ok(snapshot) => {
-                self.host.snapshot.replace(Some(snapshot));
+                self.host.snapshot.replace(snapshot);
             }
             Err(error) => tracing::warn!(%error, "a snapshot of the cluster does not parse"),
         }
