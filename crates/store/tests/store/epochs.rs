@@ -22,13 +22,18 @@ fn on_boot(boot: u8) -> Options {
     }
 }
 
-/// Not a test: where a process writes, and dies with the host. Its part is the boot that it lives in.
+/// Not a test: where a process writes, and dies with the host. Its part is the boot that it lives in, and the durability.
 #[test]
 fn play() {
     let Some(Cue { part, root }) = Cue::take() else {
         return;
     };
-    let store = Store::open(&root, on_boot(part.parse().unwrap())).unwrap();
+    let (boot, durability) = part.split_once(' ').unwrap();
+    let options = Options {
+        durability: durability.parse().ok(),
+        ..on_boot(boot.parse().unwrap())
+    };
+    let store = Store::open(&root, options).unwrap();
     for name in store.env_names().unwrap() {
         let env = store.env(&name).unwrap();
         register(&env, "t", &[spec(&["g"], false), spec(&["g", "h"], true)]);
@@ -53,7 +58,11 @@ fn record(n: usize) -> okdb_store::Operation {
 
 /// Lets a process use every environment and go down with the host.
 fn power_cut(root: &Path, boot: u8) {
-    let mut actor = Actor::start("epochs::play", &boot.to_string(), root);
+    power_cut_in(root, boot, "fast");
+}
+
+fn power_cut_in(root: &Path, boot: u8, durability: &str) {
+    let mut actor = Actor::start("epochs::play", &format!("{boot} {durability}"), root);
     actor.expect("written");
     while actor.hear().is_some() {}
 }
@@ -217,4 +226,29 @@ fn a_refusal_does_not_wear_off() {
     fs::write(&data, &whole).unwrap();
     let store = Store::open(&root, on_boot(3)).unwrap();
     assert!(clock(&store, "default") > JUMP);
+}
+
+#[test]
+fn what_was_fast_stays_suspect_until_a_clean_end() {
+    let folder = Folder::new();
+    let root = folder.root();
+    power_cut_first(&root);
+    // Killed, not cut: on the same boot, it goes on in another mode, and then the host goes down.
+    power_cut_in(&root, 1, "balanced");
+    let data = root.join("envs/default/1/data.mdb");
+    let whole = fs::read(&data).unwrap();
+    fs::write(&data, &whole[..whole.len() / 2]).unwrap();
+    let balanced = || Options {
+        durability: None,
+        ..on_boot(2)
+    };
+    let refused = Store::open(&root, balanced());
+    assert!(matches!(refused, Err(OpenError::Damaged { .. })));
+    fs::write(&data, &whole).unwrap();
+    let store = Store::open(&root, balanced()).unwrap();
+    assert_eq!(
+        store.env("default").unwrap().durability(),
+        Durability::Balanced
+    );
+    verify(&store.env("default").unwrap());
 }

@@ -8,6 +8,7 @@
 mod backup;
 mod children;
 mod common;
+mod durability;
 mod epochs;
 mod full;
 mod model;
