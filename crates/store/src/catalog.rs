@@ -160,6 +160,11 @@ impl Catalog {
         })
     }
 
+    /// How many types there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
     pub(crate) fn by_id(&self, id: u32) -> Option<&Arc<TypeDef>> {
         self.by_id.get(&id)
     }
@@ -380,6 +385,10 @@ impl<'a> BuildProgress<'a> {
     }
 }
 
+/// The most types of an environment: each change of the catalog reads all of it.
+pub(crate) const TYPES_MAX: usize = 4096;
+/// The most indexes of a type: each write maintains all of them.
+pub(crate) const INDEXES_MAX: usize = 64;
 /// The most fields an index can have.
 pub(crate) const INDEX_FIELDS_MAX: usize = 8;
 

@@ -44,7 +44,7 @@ const ROWS_PER_LOOK: u64 = 16;
 /// Records that one step of a build looks at, at most.
 const ROWS_PER_STEP_MAX: usize = 2048;
 /// Superseded log entries, or notes of them, that one step drops.
-const PRUNE_ROWS: usize = 1024;
+const PRUNE_ROWS: usize = 512;
 /// Rows of each table that a sweep deletes at once.
 const SWEEP_ROWS: usize = 256;
 /// Log entries that one step of forgetting looks at, at most.
@@ -137,11 +137,15 @@ fn pass_env(store: &Store, name: &str, stop: &StopFlag) -> Result<bool, Error> {
         if stop.is_stopped() {
             return Ok(false);
         }
+        let builds = matches!(step, Step::Build { .. });
         match env.chore(step).wait() {
             Ok(_) => busy = true,
-            // A full store builds no index; what frees room goes on.
             Err(error @ Error::StorageFull(_)) => {
                 tracing::warn!(env = name, %error, "background work waits for room");
+                // A full store builds no index, and what frees room goes on. But notes must not go before their entries.
+                if !builds {
+                    return Ok(busy);
+                }
             }
             Err(error) => return Err(error),
         }

@@ -4,6 +4,33 @@
 //! the host may open the same root: reads go straight to the memory map, writes go through one writer thread per process
 //! and environment, and LMDB's lock decides between processes.
 //!
+//! ```
+//! use okdb_store::{Action, Guard, Operation, Options, Store, Write};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let root = folder.path().join("root");
+//! let options = Options {
+//!     auto_types: true,
+//! #   segment_in_root: true,
+//!     ..Options::default()
+//! };
+//! let store = Store::open(&root, options)?;
+//! let env = store.env("default")?;
+//! let put = Operation {
+//!     type_name: "cities".into(),
+//!     key: "paris".into(),
+//!     guard: Guard::default(),
+//!     action: Action::Put(r#"{"country":"FR"}"#.into()),
+//! };
+//! env.submit(Write::One(put)).wait()?;
+//! let snapshot = env.snapshot()?;
+//! let record = snapshot.get("cities", "paris")?;
+//! assert_eq!(record.map(|record| record.value), Some(r#"{"country":"FR"}"#));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Where to look:
 //!
 //! - [`Store`] and [`Options`]: opening a root, its lock, identity, format and environments (`options`, `root`, `store`).

@@ -10,7 +10,7 @@ use heed::RwTxn;
 use super::{Applier, Ledger, Row};
 use crate::{
     Error, IndexSpec, IndexState,
-    catalog::{self, Catalog, IndexDef, IndexRow, TypeDef, TypeRow},
+    catalog::{self, Catalog, INDEXES_MAX, IndexDef, IndexRow, TYPES_MAX, TypeDef, TypeRow},
     check_type_name,
     layout::{self, CATALOG_ID, Header, LogAction},
 };
@@ -37,8 +37,19 @@ impl Applier<'_> {
                 for spec in indexes {
                     check_same(def, spec)?;
                 }
+                let new = indexes
+                    .iter()
+                    .filter(|spec| def.index(&spec.name()).is_none());
+                check_index_count(def.indexes.len() + new.count())?;
             }
             None => {
+                check_index_count(indexes.len())?;
+                if ledger.catalog.len() >= TYPES_MAX {
+                    return Err(Error::TooLarge {
+                        what: "the number of types",
+                        limit: TYPES_MAX,
+                    });
+                }
                 let id = next_id(ledger);
                 let row = TypeRow { id };
                 self.define(txn, ledger, name, &row, LogAction::TypeRegister)?;
@@ -71,6 +82,7 @@ impl Applier<'_> {
                 })
             };
         }
+        check_index_count(def.indexes.len() + 1)?;
         let empty = self
             .tables
             .data
@@ -254,6 +266,16 @@ fn next_id(ledger: &mut Ledger) -> u32 {
     let id = ledger.state.next_id;
     ledger.state.next_id += 1;
     id
+}
+
+fn check_index_count(count: usize) -> Result<(), Error> {
+    if count > INDEXES_MAX {
+        return Err(Error::TooLarge {
+            what: "the number of indexes of the type",
+            limit: INDEXES_MAX,
+        });
+    }
+    Ok(())
 }
 
 /// An existing index must have the definition asked for.

@@ -11,6 +11,7 @@ mod common;
 mod durability;
 mod epochs;
 mod full;
+mod limits;
 mod model;
 mod processes;
 mod queries;
