@@ -14,7 +14,7 @@ use heed::RwTxn;
 use tokio::sync::oneshot;
 
 use crate::{
-    Commit, Error, Operation, Outcome, Pending, TRANSACTION_OPERATIONS_MAX, Write,
+    Commit, Error, Full, Operation, Outcome, Pending, TRANSACTION_OPERATIONS_MAX, Write,
     apply::{Applier, DEFINITION_BYTES, Ledger},
     catalog,
     chores::Step,
@@ -255,6 +255,7 @@ fn run_batch(env: &Arc<EnvInner>, batch: &mut Vec<Job>) {
                 }
             }
             Attempt::Culprit(place, error) if !error.asks_for_too_much() => {
+                tell_operator(env, &error);
                 batch.remove(place).answer(Err(error));
             }
             // Too much together, or one that asks for too much: alone, each shows which.
@@ -280,7 +281,10 @@ fn run_alone(env: &Arc<EnvInner>, job: Job) {
         (Task::Write(Write::Bulk(operations)), Err(error)) if error.asks_for_too_much() => {
             Ok(run_in_parts(env, operations))
         }
-        (_, result) => result.map_err(Error::for_client),
+        (_, result) => result.map_err(|error| {
+            tell_operator(env, &error);
+            error.for_client()
+        }),
     };
     // A client that went away does not undo its write.
     let _ = reply.send(outcome);
@@ -297,6 +301,21 @@ fn attempt_one(env: &Arc<EnvInner>, alone: &mut Vec<Job>) -> Result<Outcome, Err
     match result {
         Attempt::Committed(mut outcomes, _) => outcomes.pop().unwrap_or(Err(Error::ShuttingDown)),
         Attempt::Culprit(_, error) | Attempt::Failed(error) => Err(error),
+    }
+}
+
+/// Logs what is no client's fault.
+fn tell_operator(env: &EnvInner, error: &Error) {
+    match error {
+        Error::Lmdb(_) | Error::Io(_) | Error::Damaged(_) => {
+            tracing::error!(env = env.name, %error, "a write failed");
+        }
+        // LMDB tells a short write and a broken disk alike.
+        Error::StorageFull(Full::Disk) => {
+            let free = okdb_sys::host::disk_free(&env.dir).unwrap_or(0);
+            tracing::error!(env = env.name, bytes_free = free, %error, "the disk refused a write");
+        }
+        _ => {}
     }
 }
 

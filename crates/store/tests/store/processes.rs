@@ -5,7 +5,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use okdb_query::{Filter, Sort};
 use okdb_store::{
     Action, ChangesQuery, Env, Error, Expect, Guard, Hooks, IndexState, OpenError, Operation,
-    Options, Outcome, Query, Role, Store, Write,
+    Options, Outcome, Query, Role, StopFlag, Store, Write,
 };
 
 use crate::{
@@ -42,7 +42,10 @@ fn play() {
         "opener" => opener(&root),
         "user" => user(&root),
         "watcher" => watcher(&root),
-        "builder" => builder(&root),
+        "dies in step 1" => builder(&root, 1, false),
+        "dies after step 1" => builder(&root, 1, true),
+        "dies in step 2" => builder(&root, 2, false),
+        "dies after step 2" => builder(&root, 2, true),
         "holds the lock" => in_the_lock(&root, Moment::Before),
         "dies before the commit" => in_the_lock(&root, Moment::Inside),
         "dies before it publishes" => in_the_lock(&root, Moment::After),
@@ -586,25 +589,68 @@ fn no_process_is_served_a_half_built_index() {
     verify(&env);
 }
 
-/// Builds whatever there is to build.
-fn builder(root: &Path) {
-    let store = Store::open(root, as_server()).unwrap();
-    let _chores = Chores::start(&store);
-    say("building");
-    listen();
+/// Ends the process in one of its batches.
+struct DiesInBatch {
+    /// Batches before it.
+    left: AtomicU32,
+    committed: bool,
+}
+
+impl Hooks for DiesInBatch {
+    fn holding_write_lock(&self, _env_index: u16, batch: &mut dyn FnMut()) {
+        let last = self.left.fetch_sub(1, Ordering::Relaxed) == 1;
+        if last && !self.committed {
+            std::process::abort();
+        }
+        batch();
+        if last {
+            std::process::abort();
+        }
+    }
+}
+
+/// Builds what there is to build, and dies in its batch number `batch`, before or after that is committed.
+fn builder(root: &Path, batch: u32, committed: bool) {
+    let options = Options {
+        hooks: Arc::new(DiesInBatch {
+            left: AtomicU32::new(batch),
+            committed,
+        }),
+        ..as_server()
+    };
+    let store = Store::open(root, options).unwrap();
+    store.run_chores(&StopFlag::new());
 }
 
 #[test]
 fn a_build_survives_its_builder() {
+    // More than two steps of a build can take.
+    const RECORDS: usize = 4500;
     let folder = Folder::new();
-    let mut rng = Rng::with_seed(3);
-    let mut interrupted = 0;
-    for round in 0..8 {
+    {
         let store = open(&folder.root());
         let env = store.env("default").unwrap();
-        if round == 0 {
-            groups(&env);
-        }
+        register(&env, "t", &[]);
+        let record = |n| {
+            put(
+                "t",
+                &format!("{n:05}"),
+                &format!("{{\"g\":{},\"h\":{n}}}", n % 30),
+            )
+        };
+        bulk(&env, (0..RECORDS).map(record).collect());
+    }
+    for (round, part) in [
+        "dies in step 1",
+        "dies after step 1",
+        "dies in step 2",
+        "dies after step 2",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let store = open(&folder.root());
+        let env = store.env("default").unwrap();
         let name = format!("g~x{round}");
         let build = Write::RegisterIndex {
             type_name: "t".into(),
@@ -612,41 +658,37 @@ fn a_build_survives_its_builder() {
             ensure: false,
         };
         env.submit(build).wait().unwrap();
-        let mut builder = actor("builder", &folder.root());
-        builder.expect("building");
-        let progress = || {
-            let indexes = env.snapshot().unwrap().indexes("t").unwrap();
-            let index = indexes
-                .into_iter()
-                .find(|index| index.name == name)
-                .unwrap();
-            (index.state, index.progress)
-        };
-        let enough = rng.f64();
-        while progress().0 == IndexState::Building && progress().1 < enough {
-            std::hint::spin_loop();
-        }
-        builder.kill();
+        let mut builder = actor(part, &folder.root());
+        assert_eq!(builder.hear(), None);
         store.repair().unwrap();
-        interrupted += u32::from(progress().0 == IndexState::Building);
+        let state = || {
+            let indexes = env.snapshot().unwrap().indexes("t").unwrap();
+            let index = indexes.into_iter().find(|index| index.name == name);
+            index.unwrap().state
+        };
+        assert_eq!(state(), IndexState::Building);
         verify(&env);
         let forced = Query {
             index: Some(name.clone()),
             ..query("{\"g\":3}")
         };
-        if progress().0 == IndexState::Building {
-            let refused = env.query("t", &forced);
-            assert!(matches!(refused, Err(Error::IndexNotRegistered { .. })));
+        let refused = env.query("t", &forced);
+        assert!(matches!(refused, Err(Error::IndexNotRegistered { .. })));
+        // Written behind and before where the build is.
+        for key in ["00000", "04499", "09999"] {
+            write(&env, put("t", key, "{\"g\":3}")).unwrap();
         }
         let chores = Chores::start(&store);
-        while progress().0 == IndexState::Building {
+        while state() == IndexState::Building {
             std::thread::yield_now();
         }
         drop(chores);
-        assert_eq!(env.query("t", &forced).unwrap().items.len(), PER_GROUP);
+        assert_eq!(
+            env.query("t", &forced).unwrap().items.len(),
+            RECORDS / 30 + 3
+        );
         verify(&env);
     }
-    assert!(interrupted > 0, "no build was met half-way");
 }
 
 #[test]

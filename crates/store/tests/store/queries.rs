@@ -274,7 +274,7 @@ fn cursors_go_on_behind_anchors_that_are_gone() {
                     .map(|item| item.key.clone())
                     .into_iter()
                     .collect();
-                if rng.bool() {
+                if rng.bool() && !records.is_empty() {
                     victims.extend(records.keys().nth(rng.usize(..records.len())).cloned());
                 }
                 for victim in victims {
