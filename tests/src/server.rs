@@ -12,7 +12,7 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -30,6 +30,9 @@ pub const GRACE_SECONDS: u64 = 3;
 
 /// How long workers may outlive their primary.
 pub const ORPHAN_SECONDS: u64 = 4;
+
+/// How long the last words of an ended process may take through the pipe.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// How much of a log is shown when a story fails.
 const LOG_LINES_SHOWN: usize = 60;
@@ -188,10 +191,6 @@ impl Launch {
         let code = status
             .code()
             .unwrap_or_else(|| panic!("{status} instead of an exit code\n{}", server.log()));
-        // The end of the process does not wait for whoever reads what it wrote.
-        wait_until("the rest of the log", SOON, || {
-            server.log.complete.load(Ordering::Acquire)
-        });
         (code, server.log())
     }
 }
@@ -231,6 +230,15 @@ impl Log {
             .push(line);
     }
 
+    /// What a process wrote before it ended may still be in the pipe; but an
+    /// orphan may hold the pipe open, so not for long.
+    fn wait_for_the_end(&self) {
+        let begin = Instant::now();
+        while !self.complete.load(Ordering::Acquire) && begin.elapsed() < LAST_WORDS {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn with<T>(&self, look: impl FnOnce(&[String]) -> T) -> T {
         look(&self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -265,9 +273,12 @@ impl Server {
         self.pid
     }
 
-    /// Everything it has written so far.
+    /// Everything it has written so far; once it has ended, everything.
     #[must_use]
     pub fn log(&self) -> String {
+        if self.ended.is_some() {
+            self.log.wait_for_the_end();
+        }
         self.log.with(|lines| lines.join("\n"))
     }
 
@@ -481,6 +492,7 @@ impl Drop for Server {
         }
         janitor::forget(self.pid);
         if thread::panicking() {
+            self.log.wait_for_the_end();
             self.log.with(|lines| {
                 let from = lines.len().saturating_sub(LOG_LINES_SHOWN);
                 eprintln!("--- log of okdb {} ---", self.pid);
