@@ -8,13 +8,14 @@ use std::{
     collections::VecDeque,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
     thread::JoinHandle,
+    time::Duration,
 };
 
 use heed::RwTxn;
 use tokio::sync::oneshot;
 
 use crate::{
-    Commit, Error, Full, Operation, Outcome, Pending, TRANSACTION_OPERATIONS_MAX, Write,
+    Action, Commit, Error, Full, Operation, Outcome, Pending, TRANSACTION_OPERATIONS_MAX, Write,
     apply::{Applier, DEFINITION_BYTES, Ledger},
     catalog,
     chores::Step,
@@ -25,10 +26,30 @@ use crate::{
 const BATCH_OPERATIONS_MAX: usize = 4096;
 /// Bytes of values after which a batch is closed.
 const BATCH_BYTES_MAX: usize = 4 << 20;
+/// How often, and how far apart, what frees room is tried again while readers hold the pages that it needs.
+const PAGE_RETRIES_MAX: usize = 25;
+const PAGE_RETRY_PAUSE: Duration = Duration::from_millis(10);
+
 /// What the writer thread runs.
 pub(crate) enum Task {
     Write(Write),
     Chore(Step),
+}
+
+impl Task {
+    /// Whether it is one step towards more room, which cannot be made any smaller.
+    fn frees_room(&self) -> bool {
+        let removes = |operation: &Operation| matches!(operation.action, Action::Remove);
+        match self {
+            Self::Write(Write::One(operation)) => removes(operation),
+            Self::Write(Write::Bulk(operations)) => {
+                matches!(operations.as_slice(), [only] if removes(only))
+            }
+            Self::Write(Write::DropType { .. } | Write::DropIndex { .. }) => true,
+            Self::Write(_) => false,
+            Self::Chore(step) => !matches!(step, Step::Build { .. }),
+        }
+    }
 }
 
 struct Job {
@@ -159,7 +180,7 @@ impl Writer {
             }
             let (queue, _) = self
                 .arrived
-                .wait_timeout(queue, std::time::Duration::from_secs(1))
+                .wait_timeout(queue, Duration::from_secs(1))
                 .unwrap_or_else(PoisonError::into_inner);
             return Some(!queue.jobs.is_empty());
         }
@@ -292,10 +313,23 @@ fn run_alone(env: &Arc<EnvInner>, job: Job) {
 
 fn attempt_one(env: &Arc<EnvInner>, alone: &mut Vec<Job>) -> Result<Outcome, Error> {
     let mut result = attempt(env, alone, false);
-    if let Attempt::Culprit(_, error) | Attempt::Failed(error) = &result
-        && error.is_out_of_pages()
-        && env.advance().is_ok()
-    {
+    for retry in 0..PAGE_RETRIES_MAX {
+        let (Attempt::Culprit(_, error) | Attempt::Failed(error)) = &result else {
+            break;
+        };
+        if !error.is_out_of_pages() {
+            break;
+        }
+        if retry > 0 {
+            // Readers keep freed pages from being used. They are brief, and what frees room is worth waiting for them.
+            if !alone.iter().all(|job| job.task.frees_room()) {
+                break;
+            }
+            std::thread::sleep(PAGE_RETRY_PAUSE);
+        }
+        if let Err(error) = env.advance() {
+            tracing::debug!(env = env.name, %error, "not even a page to advance");
+        }
         result = attempt(env, alone, false);
     }
     match result {
