@@ -1,6 +1,6 @@
 //! Logs: text for a terminal, JSON lines for machines. Everything goes to standard error.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
@@ -82,25 +82,57 @@ impl Logging {
         let registry = tracing_subscriber::registry().with(filter);
         // A second start in one process has nothing to add.
         let _ = if self.json {
+            let mark = slot.map(|slot| format!("{{\"slot\":{slot},"));
             let layer = fmt::layer()
                 .json()
                 .flatten_event(true)
-                .with_writer(std::io::stderr)
-                .with_current_span(true)
-                .with_span_list(false);
+                .with_writer(move || Marked::Head(mark.clone()));
             registry.with(layer).try_init()
         } else {
+            let mark = slot.map(|slot| format!(" slot={slot}\n"));
             let layer = fmt::layer()
-                .with_writer(std::io::stderr)
+                .with_writer(move || Marked::Tail(mark.clone()))
                 .with_ansi(self.colored())
                 .with_target(false);
             registry.with(layer).try_init()
         };
-        if let Some(slot) = slot {
-            // Entered for the life of the process, on this thread; other threads' lines carry their own fields.
-            let span = tracing::info_span!("worker", slot);
-            std::mem::forget(span.entered());
+    }
+}
+
+/// Standard error, with a worker's slot in every line of every thread. The subscriber writes an event in one go.
+enum Marked {
+    /// Takes the place of the brace that a JSON line begins with.
+    Head(Option<String>),
+    /// Takes the place of the line feed that a text line ends with.
+    Tail(Option<String>),
+}
+
+impl Marked {
+    fn mark(&self, line: &[u8]) -> Option<Vec<u8>> {
+        match self {
+            Self::Head(Some(mark)) => line
+                .strip_prefix(b"{")
+                .map(|rest| [mark.as_bytes(), rest].concat()),
+            Self::Tail(Some(mark)) => line
+                .strip_suffix(b"\n")
+                .map(|rest| [rest, mark.as_bytes()].concat()),
+            Self::Head(None) | Self::Tail(None) => None,
         }
+    }
+}
+
+impl Write for Marked {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let mut stderr = std::io::stderr().lock();
+        match self.mark(line) {
+            Some(marked) => stderr.write_all(&marked)?,
+            None => stderr.write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
     }
 }
 
@@ -133,5 +165,15 @@ mod tests {
     fn a_worker_logs_like_its_primary() {
         let logging = Logging::new("json", "debug", "never").unwrap();
         assert_eq!(Logging::from_arguments(&logging.to_arguments()), logging);
+    }
+
+    #[test]
+    fn each_line_of_a_worker_tells_its_slot() {
+        let json = Marked::Head(Some("{\"slot\":3,".into()));
+        let line = json.mark(b"{\"level\":\"INFO\"}\n").unwrap();
+        assert_eq!(line, b"{\"slot\":3,\"level\":\"INFO\"}\n");
+        let text = Marked::Tail(Some(" slot=3\n".into()));
+        assert_eq!(text.mark(b"INFO ready\n").unwrap(), b"INFO ready slot=3\n");
+        assert_eq!(Marked::Tail(None).mark(b"INFO ready\n"), None);
     }
 }
