@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{Read as _, Seek as _};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -71,6 +72,19 @@ pub fn okdb_through<S: AsRef<OsStr>>(
     command.args(&wrapper[1..]).arg(binary::okdb());
     command.args(arguments);
     run(command)
+}
+
+/// Runs `okdb doctor` on a root that exists. Doctor tries the address that a start
+/// would take, and the default one may be somebody else's here.
+#[track_caller]
+pub fn doctor(root: &Path, environment: &[(&str, &str)]) -> Done {
+    std::fs::write(
+        root.join(".kdbconfig"),
+        r#"{"http":{"listen":["127.0.0.1:0"]}}"#,
+    )
+    .expect("the root can be written");
+    let root = root.to_str().expect("a temporary path is UTF-8");
+    okdb_with(["doctor", "--root", root], environment)
 }
 
 #[track_caller]

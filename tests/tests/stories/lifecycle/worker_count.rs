@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use okdb_tests::command::okdb_with;
+use okdb_tests::command::doctor;
 use okdb_tests::server::{Launch, Place, Server};
 
 fn count(server: &Server) -> usize {
@@ -66,6 +66,15 @@ fn a_configuration_file_in_the_working_directory_or_the_root_counts() {
 }
 
 #[test]
+fn a_configuration_file_may_lie_in_the_root_before_its_first_start() {
+    let place = Place::new();
+    fs::create_dir(place.root()).expect("writable");
+    fs::write(place.root().join(".kdbconfig"), r#"{"http":{"workers":2}}"#).expect("writable");
+    let server = Launch::plain(&place.root()).start();
+    assert_eq!(count(&server), 2);
+}
+
+#[test]
 fn a_value_that_is_no_count_becomes_one_with_a_warning() {
     let place = Place::new();
     for value in ["0", "-3", "2.5", "many", ""] {
@@ -105,19 +114,14 @@ fn without_shared_memory_it_runs_as_one_process_whatever_was_asked() {
     single(&mut server);
 
     let root = place.root();
-    let arguments = ["doctor", "--root", root.to_str().expect("UTF-8")];
-    let doctor = okdb_with(arguments, &[("OKDB_FORCE_SHM_FALLBACK", "1")]);
-    let text = format!("{}{}", doctor.stdout, doctor.stderr);
+    let told = doctor(&root, &[("OKDB_FORCE_SHM_FALLBACK", "1")]);
+    let text = format!("{}{}", told.stdout, told.stderr);
     assert!(text.contains("cluster: unavailable ("), "{text}");
     assert!(text.contains("running single-process"), "{text}");
 
     let mut server = Launch::at(&root).start();
     server.client().get("/api/default/types/t/k").expect(200);
-    let doctor = okdb_with(arguments, &[]).expect(0);
-    assert!(
-        doctor.stdout.contains("cluster: ready ("),
-        "{}",
-        doctor.stdout
-    );
+    let told = doctor(&root, &[]).expect(0);
+    assert!(told.stdout.contains("cluster: ready ("), "{}", told.stdout);
     server.stop();
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::thread;
 
-use okdb_tests::command::okdb;
+use okdb_tests::command::{doctor, okdb};
 use okdb_tests::data;
 use okdb_tests::oracle;
 use okdb_tests::server::{Launch, Place};
@@ -65,7 +65,7 @@ fn tools_come_and_go_and_there_is_one_writer_at_a_time() {
                 status.to_string().contains(&server.pid().to_string()),
                 "{status}"
             );
-            let _ = okdb(["doctor", "--root", root]).expect(0);
+            doctor(&place.root(), &[]).expect(0);
             std::fs::remove_dir_all(copy).expect("it was made");
         }
         // And one that writes: an import straight into the files.
