@@ -66,6 +66,29 @@ impl Place {
     }
 }
 
+impl Drop for Place {
+    /// A root that nobody closed keeps its segment until the next start, and this one will not have one.
+    fn drop(&mut self) {
+        let Ok(folders) = std::fs::read_dir(self.0.path()) else {
+            return;
+        };
+        for folder in folders.flatten() {
+            let named = std::fs::read_to_string(folder.path().join("run/segment"));
+            let name = named.ok().and_then(|text| {
+                let mut words = text
+                    .split_whitespace()
+                    .skip_while(|word| *word != "dev-shm");
+                words.nth(1).map(str::to_owned)
+            });
+            if let Some(name) = name.filter(|name| name.starts_with("okdb-") && !name.contains('/'))
+            {
+                // Gone already after a clean stop.
+                let _ = std::fs::remove_file(Path::new("/dev/shm").join(name));
+            }
+        }
+    }
+}
+
 /// Takes from a command's environment whatever would change what okdb does.
 pub fn clean_environment(command: &mut Command) {
     for (name, _) in std::env::vars_os() {

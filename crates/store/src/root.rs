@@ -156,7 +156,7 @@ fn prepare_folder(root: &Path, role: Role) -> Result<(), OpenError> {
             });
         }
         // A start that was cut short leaves these; anything else is somebody's data.
-        // (A file system made for the root has a folder of its own.)
+        // (A file system made for the root has a folder of its own, and an operator may configure before the first start.)
         let ours = [
             "okdb.lock",
             "run",
@@ -164,6 +164,7 @@ fn prepare_folder(root: &Path, role: Role) -> Result<(), OpenError> {
             "envs",
             "format.new",
             "lost+found",
+            ".kdbconfig",
         ];
         for entry in fs::read_dir(root).map_err(OpenError::io(root))? {
             let name = entry.map_err(OpenError::io(root))?.file_name();
