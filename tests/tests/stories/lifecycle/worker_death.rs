@@ -4,10 +4,10 @@
 use std::thread;
 use std::time::Duration;
 
-use okdb_tests::process::{Signal, signal_pid};
+use okdb_tests::process::{Process, Signal, signal_pid};
 use okdb_tests::server::{Launch, Place};
 use okdb_tests::torture::rounds;
-use okdb_tests::wait::{SOON, wait_for};
+use okdb_tests::wait::{SOON, wait_for, wait_until};
 
 #[test]
 fn it_is_replaced_and_the_others_serve_meanwhile() {
@@ -47,10 +47,14 @@ fn it_is_replaced_and_the_others_serve_meanwhile() {
 #[test]
 fn connections_queued_for_the_dead_slot_are_answered() {
     let place = Place::new();
-    let server = Launch::at(&place.root()).start();
-    for _ in 0..rounds(2, 4) {
+    for _ in 0..rounds(2, 40) {
+        // A new server each time: the deaths would soon be a crash loop.
+        let server = Launch::at(&place.root()).start();
         let slots = server.wait_all_ready();
-        signal_pid(slots[1].pid.expect("ready"), Signal::SIGKILL);
+        let victim = slots[1].pid.and_then(Process::find).expect("ready");
+        victim.signal(Signal::SIGKILL);
+        // What it has accepted dies with it; what comes now is queued.
+        wait_until("the worker's end", SOON, || !victim.lives());
         let callers: Vec<_> = (0..40)
             .map(|_| {
                 let mut client = server.fresh().within(Duration::from_secs(10));
