@@ -77,7 +77,7 @@ def ratio(results, base, field):
 # --- what is measured --------------------------------------------------------
 
 def preload(options, root):
-    """A root with the documents that the requests name; an environment keeps the durability it was made with."""
+    """A root with the documents that the requests name."""
     lines = root.parent / "documents.ndjson"
     rng = random.Random(7)
     with open(lines, "w") as file:
