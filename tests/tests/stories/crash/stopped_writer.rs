@@ -97,7 +97,8 @@ fn reads_go_on_and_writes_resume_after_two_seconds() {
                     );
                     matches!(write, Ok(answer) if answer.status < 300)
                 });
-                assert!(!victim.lives(), "writes resumed, yet the holder lives");
+                // The lock is free a moment before the process is gone.
+                wait_until("the end of the holder", SOON, || !victim.lives());
             }
             victim.signal(Signal::SIGCONT);
             (caught, begin.elapsed())
