@@ -271,33 +271,37 @@ fn clocks(report: &mut Report, store: &Store) {
             "the wall clock is not behind the store's",
         );
     }
-    match store.envs() {
-        Ok(envs) => {
-            for env in envs {
-                let published = store.env(&env.name).ok().and_then(|opened| {
-                    store
-                        .segment()
-                        .env(usize::from(opened.index()))
-                        .map(|row| row.clock())
-                });
-                match published {
-                    Some(published) if published > env.clock => report.add(
-                        "environment",
-                        Verdict::Bad,
-                        format!(
-                            "{}: clock {} was published, the store has {}",
-                            env.name, published, env.clock
-                        ),
-                    ),
-                    _ => report.add(
-                        "environment",
-                        Verdict::Good,
-                        format!("{}: clock {}, {}", env.name, env.clock, env.durability),
-                    ),
-                }
+    let names = match store.env_names() {
+        Ok(names) => names,
+        Err(error) => return report.add("environment", Verdict::Bad, error.to_string()),
+    };
+    for name in names {
+        let env = match store.env(&name) {
+            Ok(env) => env,
+            Err(error) => {
+                report.add("environment", Verdict::Bad, format!("{name}: {error}"));
+                continue;
             }
+        };
+        // The published clock first: read the other way round, a write in between would look like a fault.
+        let row = store.segment().env(usize::from(env.index()));
+        let published = row.map_or(0, |row| row.clock());
+        match env.info() {
+            Ok(info) if published > info.clock => report.add(
+                "environment",
+                Verdict::Bad,
+                format!(
+                    "{name}: clock {published} was published, the store has {}",
+                    info.clock
+                ),
+            ),
+            Ok(info) => report.add(
+                "environment",
+                Verdict::Good,
+                format!("{name}: clock {}, {}", info.clock, info.durability),
+            ),
+            Err(error) => report.add("environment", Verdict::Bad, format!("{name}: {error}")),
         }
-        Err(error) => report.add("environment", Verdict::Bad, error.to_string()),
     }
 }
 
