@@ -1,6 +1,6 @@
 //! How a process opens a root, and what it wants to hear from it.
 
-use std::{sync::Arc, time::Duration};
+use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use crate::{Durability, Role};
 
@@ -86,6 +86,9 @@ pub struct Options {
     pub limits: Limits,
     /// What to tell the process.
     pub hooks: Arc<dyn Hooks>,
+    /// The server's lock, held already by the process that this one goes on as (see [`crate::Store::server_lock`]). The
+    /// workers of that server are then this one's.
+    pub server_lock: Option<Arc<OwnedFd>>,
     /// Stands in for the kernel's boot identity, in tests of power loss.
     #[doc(hidden)]
     pub boot: Option<[u8; 16]>,
@@ -103,6 +106,7 @@ impl Default for Options {
             log_retention: LOG_RETENTION_DEFAULT,
             limits: Limits::default(),
             hooks: Arc::new(NoHooks),
+            server_lock: None,
             boot: None,
         }
     }

@@ -11,7 +11,7 @@ use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read, Seek, Write},
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, OwnedFd},
         unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
@@ -52,12 +52,20 @@ pub enum Role {
 /// The locks that a process holds on a root.
 pub(crate) struct Locks {
     /// Held by a server alone.
-    _server: Option<FlockGuard>,
+    server: Option<FlockGuard>,
     /// `None` only if somebody else took the root over while this process was leaving it.
     users: Option<RangeGuard>,
 }
 
 impl Locks {
+    /// Another descriptor of the server's lock, which holds it as much as this process does; `None` for who is no server.
+    pub(crate) fn server_lock(&self) -> io::Result<Option<OwnedFd>> {
+        self.server
+            .as_ref()
+            .map(|lock| lock.as_fd().try_clone_to_owned())
+            .transpose()
+    }
+
     /// Whether nobody else uses the root now.
     pub(crate) fn is_alone(&self) -> bool {
         self.users
@@ -108,17 +116,16 @@ fn lock_path(root: &Path) -> PathBuf {
 }
 
 /// Makes the folder if needed, refuses what cannot be a root, and takes the locks for a role.
-pub(crate) fn enter(root: &Path, role: Role) -> Result<Locks, OpenError> {
+///
+/// `held` is the server's lock where it was handed over by the program that this process ran before.
+pub(crate) fn enter(root: &Path, role: Role, held: Option<&OwnedFd>) -> Result<Locks, OpenError> {
     prepare_folder(root, role)?;
     let server = match role {
-        Role::Server => Some(lock_as_server(root)?),
+        Role::Server => Some(lock_as_server(root, held)?),
         Role::Worker | Role::Library | Role::Tool => None,
     };
     let users = Some(join_users(root, role)?);
-    Ok(Locks {
-        _server: server,
-        users,
-    })
+    Ok(Locks { server, users })
 }
 
 fn prepare_folder(root: &Path, role: Role) -> Result<(), OpenError> {
@@ -205,10 +212,29 @@ fn open_lock_file(root: &Path) -> Result<OwnedFd, OpenError> {
     Ok(file.into())
 }
 
-/// Takes the server's lock and writes down who holds it.
-fn lock_as_server(root: &Path) -> Result<FlockGuard, OpenError> {
+/// A descriptor through which to lock: the one that holds the lock already, if it is one of this root.
+fn lock_descriptor(root: &Path, held: Option<&OwnedFd>) -> Result<OwnedFd, OpenError> {
+    let fresh = open_lock_file(root)?;
+    let Some(held) = held else { return Ok(fresh) };
     let path = lock_path(root);
-    match FlockGuard::try_lock(open_lock_file(root)?, Mode::Exclusive) {
+    let same = nix::sys::stat::fstat(held)
+        .and_then(|held| nix::sys::stat::fstat(&fresh).map(|fresh| (held, fresh)))
+        .map(|(held, fresh)| (held.st_dev, held.st_ino) == (fresh.st_dev, fresh.st_ino))
+        .map_err(|errno| OpenError::io(&path)(errno.into()))?;
+    if same {
+        held.try_clone().map_err(OpenError::io(&path))
+    } else {
+        Err(OpenError::Io {
+            path,
+            source: io::Error::other("the lock that was handed over is another root's"),
+        })
+    }
+}
+
+/// Takes the server's lock and writes down who holds it.
+fn lock_as_server(root: &Path, held: Option<&OwnedFd>) -> Result<FlockGuard, OpenError> {
+    let path = lock_path(root);
+    match FlockGuard::try_lock(lock_descriptor(root, held)?, Mode::Exclusive) {
         Ok(guard) => {
             let me = Identity::current().map_err(OpenError::io("/proc/self/stat"))?;
             let text = format!("{} {}\n", me.pid, me.start_time);

@@ -57,7 +57,7 @@ impl Store {
     /// # Errors
     /// [`OpenError`] says what is wrong and what to do.
     pub fn open(root: &Path, options: Options) -> Result<Self, OpenError> {
-        let mut locks = root::enter(root, options.role)?;
+        let mut locks = root::enter(root, options.role, options.server_lock.as_deref())?;
         let root = std::fs::canonicalize(root).map_err(OpenError::io(root))?;
         let boot = match options.boot {
             Some(boot) => boot,
@@ -69,7 +69,7 @@ impl Store {
             root: system.identity,
             boot,
         };
-        if options.role == Role::Server {
+        if options.role == Role::Server && options.server_lock.is_none() {
             outlive_orphans(&root, &mut locks, &identity)?;
         }
         system.settle_map_bytes(&root, options.map_size, locks.is_alone())?;
@@ -137,6 +137,15 @@ impl Store {
     #[must_use]
     pub fn segment(&self) -> &Arc<Segment> {
         &self.0.base.segment
+    }
+
+    /// Another descriptor of the server's lock: whoever has it holds the root as its server. It is for the program that
+    /// this very process goes on as, which opens the root with it ([`Options::server_lock`]). `None` for who is no server.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn server_lock(&self) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
+        self.0.base.locks().server_lock()
     }
 
     /// The bounds it was opened with.
