@@ -11,11 +11,15 @@
 //! | [`signals`] | signals as something that `poll(2)` can wait for |
 //! | [`lock`] | whole-file and byte-range locks that belong to a descriptor |
 //! | [`fd`] | flags of descriptors |
+//! | [`passing`] | descriptors that travel to another process |
+//! | [`exec`] | replacing the program of this process |
 //! | [`host`] | clocks, cores, limits, memory, file systems, random bytes |
 
+pub mod exec;
 pub mod fd;
 pub mod host;
 pub mod lock;
+pub mod passing;
 pub mod process;
 pub mod reap;
 pub mod signals;

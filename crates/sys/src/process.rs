@@ -146,6 +146,15 @@ impl Identity {
         }
     }
 
+    /// A descriptor that becomes readable when this very process has ended (a pidfd, see `pidfd_open(2)`), for a
+    /// `poll(2)` loop; `None` where the kernel (or its system call filter) has none.
+    ///
+    /// # Errors
+    /// `NotFound` when the process is gone already; else what the system reports.
+    pub fn end_descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        self.open()
+    }
+
     /// A pidfd of this very process; `None` where the kernel (or its system call filter) has none.
     fn open(&self) -> io::Result<Option<OwnedFd>> {
         let pid = i32::try_from(self.pid).map_err(|_| gone())?;

@@ -143,6 +143,20 @@ impl AsFd for Signals {
     }
 }
 
+/// Lets every signal through to the calling thread. For a program that began with all of them blocked (see
+/// [`crate::exec::Exec::run`]), once it has taken over those that it wants.
+///
+/// # Errors
+/// What `pthread_sigmask` reports.
+pub fn unblock_all() -> io::Result<()> {
+    use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+    Ok(pthread_sigmask(
+        SigmaskHow::SIG_SETMASK,
+        Some(&SigSet::empty()),
+        None,
+    )?)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]

@@ -249,10 +249,10 @@ fn arrange_death(signal: Option<i32>, parent: libc::pid_t) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs in the child, between fork and exec: whatever this process itself inherited by accident, or
+/// Runs before an exec, in a child also between fork and exec: whatever this process itself inherited by accident, or
 /// a C library opened carelessly, stops here. Kernels before 5.11 cannot do it; there, only what is
 /// opened properly stays behind.
-fn seal_descriptors() -> io::Result<()> {
+pub(crate) fn seal_descriptors() -> io::Result<()> {
     // SAFETY: close_range with integers only; with this flag it closes nothing before the exec.
     let result = unsafe {
         libc::syscall(
