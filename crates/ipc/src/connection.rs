@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use okdb_sys::passing::{self, DESCRIPTORS_MAX};
+use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
-use crate::message::{ToPrimary, ToWorker};
+use crate::message::{Incoming, ToPrimary, ToWorker};
 use crate::socket::{Buffer, SendError, try_send};
 use crate::wire::{Decoder, Side, WireError, encode, greeting};
 
@@ -30,6 +32,8 @@ pub struct Connection {
     /// Packets of messages that were accepted, but that the socket has not taken.
     queue: VecDeque<Vec<u8>>,
     buffer: Buffer,
+    /// What came with the packets of a message that is not complete.
+    descriptors: Vec<OwnedFd>,
 }
 
 impl Connection {
@@ -45,6 +49,7 @@ impl Connection {
             decoder: Decoder::new(Side::Primary),
             queue: VecDeque::from([greeting(Side::Worker)]),
             buffer: Buffer::new(),
+            descriptors: Vec::new(),
         })
     }
 
@@ -81,21 +86,46 @@ impl Connection {
         Ok(true)
     }
 
-    /// The next message; `None` when the primary is gone. May be given up at any point and called again:
+    /// The next message, with the descriptors that it brings; `None` when the primary is gone. May be given up at any point and called again:
     /// nothing is lost.
     ///
     /// # Errors
     /// See [`ReceiveError`]: after any, the connection is of no more use.
-    pub async fn next(&mut self) -> Result<Option<ToWorker>, ReceiveError> {
+    pub async fn next(&mut self) -> Result<Option<Incoming>, ReceiveError> {
         loop {
-            let length = match self.socket.recv(self.buffer.space()).await {
-                Ok(0) => return Ok(None),
-                Ok(length) => length,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
-                Err(error) => return Err(error.into()),
+            self.socket.readable().await?;
+            let Self { socket, buffer, .. } = self;
+            let received = socket.try_io(Interest::READABLE, || {
+                passing::receive(&*socket, buffer.space())
+            });
+            let packet = match received {
+                Ok(packet) => packet,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => continue,
+                    io::ErrorKind::ConnectionReset => return Ok(None),
+                    _ => return Err(error.into()),
+                },
             };
-            if let Some(message) = self.decoder.push(self.buffer.packet(length))? {
-                return Ok(Some(message));
+            // An empty packet looks like the end; no side sends one.
+            if packet.length == 0 {
+                return Ok(None);
+            }
+            if packet.truncated {
+                return Err(WireError::Malformed.into());
+            }
+            self.descriptors.extend(packet.descriptors);
+            if self.descriptors.len() > DESCRIPTORS_MAX {
+                return Err(WireError::Malformed.into());
+            }
+            if let Some(message) = self.decoder.push(self.buffer.packet(packet.length))? {
+                let descriptors = std::mem::take(&mut self.descriptors);
+                if !descriptors.is_empty() && !matches!(message, ToWorker::Adopt { .. }) {
+                    return Err(WireError::Malformed.into());
+                }
+                return Ok(Some(Incoming {
+                    message,
+                    descriptors,
+                }));
             }
         }
     }

@@ -18,6 +18,6 @@ mod socket;
 pub mod wire;
 
 pub use connection::{Connection, ReceiveError};
-pub use message::{ToPrimary, ToWorker};
-pub use peer::{CONTROL_QUEUE_MAX, Peer, pair};
+pub use message::{Incoming, ToPrimary, ToWorker};
+pub use peer::{CONTROL_QUEUE_MAX, Peer, PeerState, pair};
 pub use socket::SendError;

@@ -3,6 +3,8 @@
 //! New variants go to the end, and [`crate::wire::PROTOCOL`] rises with every change: the two sides can be
 //! of different versions while a primary is upgraded in place under its running workers.
 
+use std::os::fd::OwnedFd;
+
 use serde::{Deserialize, Serialize};
 
 /// From a worker to its primary.
@@ -40,4 +42,24 @@ pub enum ToWorker {
     /// What the cluster looks like, as JSON. Only the latest matters: a newer one replaces one that has
     /// not been sent yet.
     Snapshot(String),
+    /// The listeners that come with it belong to another slot whose own worker does not answer: accept from them, too.
+    /// Without effect for a slot that was adopted already.
+    Adopt {
+        /// Whose they are.
+        slot: u16,
+    },
+    /// That slot answers for itself again. Without effect for one that was not adopted.
+    Release {
+        /// Which slot.
+        slot: u16,
+    },
+}
+
+/// A message with what came with it.
+#[derive(Debug)]
+pub struct Incoming {
+    /// The message.
+    pub message: ToWorker,
+    /// Descriptors; only [`ToWorker::Adopt`] brings some.
+    pub descriptors: Vec<OwnedFd>,
 }

@@ -5,10 +5,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use okdb_sys::passing::DESCRIPTORS_MAX;
+use serde::{Deserialize, Serialize};
 
 use crate::message::{ToPrimary, ToWorker};
-use crate::socket::{Buffer, Received, SendError, try_receive, try_send};
-use crate::wire::{Decoder, Side, encode, greeting};
+use crate::socket::{Buffer, Received, SendError, try_receive, try_send_with};
+use crate::wire::{Decoder, Side, WireError, encode, greeting};
 
 /// Messages that may wait for a worker which does not read, snapshots aside.
 pub const CONTROL_QUEUE_MAX: usize = 64;
@@ -41,10 +43,22 @@ pub struct Peer {
     buffer: Buffer,
 }
 
+/// What another program in this process needs to go on with a peer.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PeerState {
+    decoder: Decoder<ToPrimary>,
+    /// Packets that are owed: the rest of a message that was begun, and messages that must not be left out.
+    packets: Vec<Vec<u8>>,
+}
+
 /// A message on its way.
 #[derive(Debug)]
 struct Outgoing {
     packets: VecDeque<Vec<u8>>,
+    /// What goes with the first packet.
+    descriptors: Vec<OwnedFd>,
+    /// Whether the next program says it anew by itself, so that it need not be handed over.
+    renewable: bool,
     /// Whether a newer one may replace it. Not any more once its first packet is sent.
     replaceable: bool,
 }
@@ -53,6 +67,8 @@ impl Peer {
     fn new(socket: OwnedFd) -> Self {
         let greeting = Outgoing {
             packets: VecDeque::from([greeting(Side::Primary)]),
+            descriptors: Vec::new(),
+            renewable: false,
             replaceable: false,
         };
         Self {
@@ -95,8 +111,29 @@ impl Peer {
     /// # Errors
     /// All but [`SendError::Wire`] mean that the connection is of no more use.
     pub fn send(&mut self, message: &ToWorker) -> Result<(), SendError> {
+        self.send_with(message, Vec::new())
+    }
+
+    /// The same for a message that brings descriptors, [`DESCRIPTORS_MAX`] at most. They are closed here once they are on
+    /// their way.
+    ///
+    /// # Errors
+    /// As [`Peer::send`].
+    pub fn send_with(
+        &mut self,
+        message: &ToWorker,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), SendError> {
+        if descriptors.len() > DESCRIPTORS_MAX {
+            return Err(WireError::TooLarge.into());
+        }
         let outgoing = Outgoing {
             packets: encode(message)?.into(),
+            descriptors,
+            renewable: matches!(
+                message,
+                ToWorker::Snapshot(_) | ToWorker::Adopt { .. } | ToWorker::Release { .. }
+            ),
             replaceable: matches!(message, ToWorker::Snapshot(_)),
         };
         if outgoing.replaceable {
@@ -118,13 +155,47 @@ impl Peer {
                 self.queue.pop_front();
                 continue;
             };
-            if !try_send(&self.socket, packet)? {
+            if !try_send_with(&self.socket, packet, &outgoing.descriptors)? {
                 break;
             }
             outgoing.packets.pop_front();
+            outgoing.descriptors.clear();
             outgoing.replaceable = false;
+            outgoing.renewable = false;
         }
         Ok(())
+    }
+
+    /// What the program that this process becomes needs to go on with this worker, beside the socket's descriptor.
+    /// Snapshots and listeners that have not been sent are left out: it says them anew.
+    #[must_use]
+    pub fn state(&self) -> PeerState {
+        PeerState {
+            decoder: self.decoder.clone(),
+            packets: self
+                .queue
+                .iter()
+                .filter(|outgoing| !outgoing.renewable)
+                .flat_map(|outgoing| outgoing.packets.iter().cloned())
+                .collect(),
+        }
+    }
+
+    /// Goes on with a worker on the socket that [`Peer::state`] was about.
+    #[must_use]
+    pub fn resume(socket: OwnedFd, state: PeerState) -> Self {
+        let owed = Outgoing {
+            packets: state.packets.into(),
+            descriptors: Vec::new(),
+            renewable: false,
+            replaceable: false,
+        };
+        Self {
+            socket,
+            decoder: state.decoder,
+            queue: VecDeque::from([owed]),
+            buffer: Buffer::new(),
+        }
     }
 
     /// Whether [`Self::on_writable`] has something to send.

@@ -1,10 +1,11 @@
 //! Whole packets into and out of a socket, without ever waiting.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
+use okdb_sys::passing;
 
 use crate::wire::{PACKET_BYTES_MAX, WireError};
 
@@ -46,6 +47,35 @@ pub(crate) fn try_send(socket: impl AsFd, packet: &[u8]) -> Result<bool, SendErr
             Err(Errno::EINTR) => {}
             Err(Errno::EAGAIN | Errno::ENOBUFS) => return Ok(false),
             Err(errno) => return Err(SendError::from_io(errno.into())),
+        }
+    }
+}
+
+/// Sends one packet with duplicates of `descriptors`; tells whether the socket took it.
+pub(crate) fn try_send_with(
+    socket: impl AsFd,
+    packet: &[u8],
+    descriptors: &[OwnedFd],
+) -> Result<bool, SendError> {
+    if descriptors.is_empty() {
+        return try_send(socket, packet);
+    }
+    loop {
+        match passing::send(socket.as_fd(), packet, descriptors) {
+            Ok(_) => return Ok(true),
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock => return Ok(false),
+                // The kernel bounds how many descriptors may be on their way; those before have to arrive first.
+                _ if matches!(
+                    error.raw_os_error(),
+                    Some(nix::libc::ENOBUFS | nix::libc::ETOOMANYREFS)
+                ) =>
+                {
+                    return Ok(false);
+                }
+                _ => return Err(SendError::from_io(error)),
+            },
         }
     }
 }

@@ -8,11 +8,11 @@
 use std::marker::PhantomData;
 
 use bincode::config::{Configuration, Limit, LittleEndian, Varint};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// Version of the messages and of their encoding.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Size of the largest packet. Sockets take more than that at a time, whatever the host's settings.
 pub const PACKET_BYTES_MAX: usize = 64 * 1024;
@@ -28,7 +28,7 @@ const LAST: u8 = 0;
 const MORE: u8 = 1;
 
 /// Who speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Side {
     /// The supervisor.
     Primary,
@@ -99,11 +99,13 @@ pub fn encode<M: Serialize>(message: &M) -> Result<Vec<Vec<u8>>, WireError> {
 
 /// Turns the packets of one direction back into messages. After an error it is of no more use, and neither
 /// is the connection.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(bound = "")]
 pub struct Decoder<M> {
     from: Side,
     greeted: bool,
     partial: Vec<u8>,
+    #[serde(skip)]
     message: PhantomData<fn() -> M>,
 }
 

@@ -41,7 +41,7 @@ impl<'fd> Exec<'fd> {
     /// What it sees as its own name; its path if nothing is said.
     #[must_use]
     pub fn arg0(mut self, name: impl AsRef<OsStr>) -> Self {
-        self.name = name.as_ref().to_owned();
+        name.as_ref().clone_into(&mut self.name);
         self
     }
 
@@ -73,6 +73,7 @@ impl<'fd> Exec<'fd> {
     ///
     /// From the call on every signal is blocked, and stays so in the new program until that calls
     /// [`crate::signals::unblock_all`]: what arrives in between waits, instead of meeting the default action.
+    #[must_use]
     pub fn run(self) -> io::Error {
         match self.try_run() {
             Ok(never) => match never {},

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::connection::Connection;
-use crate::socket::Received;
+use crate::socket::{Received, try_send};
 use crate::wire::{MESSAGE_BYTES_MAX, PACKET_BYTES_MAX};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -24,6 +24,13 @@ fn snapshot(mark: char, bytes: usize) -> ToWorker {
 
 fn drain(deadline_ms: u64) -> ToWorker {
     ToWorker::Drain { deadline_ms }
+}
+
+/// The next message, which brings nothing.
+async fn next(worker: &mut Connection) -> Option<ToWorker> {
+    let incoming = worker.next().await.unwrap()?;
+    assert!(incoming.descriptors.is_empty());
+    Some(incoming.message)
 }
 
 #[test]
@@ -49,6 +56,7 @@ fn a_worker_that_does_not_read_gets_the_latest_snapshot_and_every_control_messag
             ToWorker::Config(_) => 'C',
             ToWorker::Drain { .. } => 'D',
             ToWorker::Snapshot(json) => json.chars().next().unwrap(),
+            ToWorker::Adopt { .. } | ToWorker::Release { .. } => panic!("{message:?}"),
         })
         .collect();
     // The first was under way already; of the others, only the last is left, in its place.
@@ -159,12 +167,12 @@ async fn a_primary_and_a_worker_talk() {
     let mut worker = Connection::new(theirs).unwrap();
     let hello = ToPrimary::Hello { pid: 1, slot: 2 };
     worker.send(&hello).await.unwrap();
-    assert_eq!(worker.next().await.unwrap(), Some(config));
+    assert_eq!(next(&mut worker).await, Some(config));
     worker.send(&ToPrimary::Ready).await.unwrap();
     assert!(worker.try_send(&ToPrimary::Heartbeat { at_ms: 5 }).unwrap());
-    assert!(worker.next().await.unwrap() == Some(large));
+    assert!(next(&mut worker).await == Some(large));
     worker.send(&ToPrimary::Bye).await.unwrap();
-    assert_eq!(worker.next().await.unwrap(), None);
+    assert_eq!(next(&mut worker).await, None);
     let error = worker.send(&ToPrimary::Bye).await.unwrap_err();
     assert!(matches!(error, SendError::Closed), "{error}");
     primary.join().unwrap();
@@ -219,12 +227,118 @@ async fn giving_up_on_the_next_message_loses_nothing() {
             message = worker.next() => panic!("{message:?}"),
         }
     }
-    assert_eq!(worker.next().await.unwrap(), Some(drain(1)));
+    assert_eq!(next(&mut worker).await, Some(drain(1)));
     tokio::select! {
         biased;
         message = worker.next() => panic!("{message:?}"),
         () = tokio::task::yield_now() => {}
     }
     peer.send(&drain(2)).unwrap();
-    assert_eq!(worker.next().await.unwrap(), Some(drain(2)));
+    assert_eq!(next(&mut worker).await, Some(drain(2)));
+}
+
+fn some_descriptors(count: usize) -> Vec<OwnedFd> {
+    (0..count)
+        .map(|_| std::fs::File::open("/dev/null").unwrap().into())
+        .collect()
+}
+
+/// The files that this process has open.
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[tokio::test]
+async fn descriptors_come_with_their_message_and_with_no_other() {
+    let (mut peer, theirs) = pair().unwrap();
+    let mut worker = Connection::new(theirs).unwrap();
+    peer.send(&drain(1)).unwrap();
+    peer.send_with(&ToWorker::Adopt { slot: 3 }, some_descriptors(2))
+        .unwrap();
+    peer.send(&ToWorker::Release { slot: 3 }).unwrap();
+    peer.send_with(
+        &ToWorker::Adopt { slot: 4 },
+        some_descriptors(DESCRIPTORS_MAX),
+    )
+    .unwrap();
+    for (message, count) in [
+        (drain(1), 0),
+        (ToWorker::Adopt { slot: 3 }, 2),
+        (ToWorker::Release { slot: 3 }, 0),
+        (ToWorker::Adopt { slot: 4 }, DESCRIPTORS_MAX),
+    ] {
+        let incoming = worker.next().await.unwrap().unwrap();
+        assert_eq!(incoming.message, message);
+        assert_eq!(incoming.descriptors.len(), count);
+    }
+    let error = peer
+        .send_with(
+            &ToWorker::Adopt { slot: 5 },
+            some_descriptors(DESCRIPTORS_MAX + 1),
+        )
+        .unwrap_err();
+    assert!(
+        matches!(error, SendError::Wire(WireError::TooLarge)),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn descriptors_that_nobody_asked_for_end_the_connection() {
+    let (mut peer, theirs) = pair().unwrap();
+    let mut worker = Connection::new(theirs).unwrap();
+    peer.send_with(&drain(1), some_descriptors(1)).unwrap();
+    assert!(worker.next().await.is_err());
+}
+
+#[test]
+fn descriptors_from_a_worker_are_closed_at_once() {
+    let (mut peer, theirs) = pair().unwrap();
+    assert!(try_send(&theirs, &greeting(Side::Worker)).unwrap());
+    let ready = encode(&ToPrimary::Ready).unwrap().remove(0);
+    let sent = some_descriptors(8);
+    let before = open_files();
+    for _ in 0..8 {
+        assert!(try_send_with(&theirs, &ready, &sent).unwrap());
+        assert_eq!(peer.on_readable(), (vec![ToPrimary::Ready], true));
+    }
+    // Other tests open and close some meanwhile; eight times eight would show.
+    assert!(open_files() < before + 40);
+}
+
+#[test]
+fn another_program_goes_on_where_this_one_was() {
+    let (mut peer, theirs) = pair().unwrap();
+    assert!(try_send(&theirs, &greeting(Side::Worker)).unwrap());
+    // The worker is in the middle of a message, and does not read what it is told.
+    assert!(try_send(&theirs, &[1, 0]).unwrap());
+    assert_eq!(peer.on_readable(), (vec![], true));
+    for mark in ['a', 'b'] {
+        peer.send(&snapshot(mark, 1 << 20)).unwrap();
+    }
+    peer.send(&drain(9)).unwrap();
+    peer.send_with(&ToWorker::Adopt { slot: 1 }, some_descriptors(1))
+        .unwrap();
+    let text = serde_json::to_string(&peer.state()).unwrap();
+    let socket = peer.socket.try_clone().unwrap();
+    drop(peer);
+    let mut peer = Peer::resume(socket, serde_json::from_str(&text).unwrap());
+    let mut decoder = Decoder::new(Side::Primary);
+    let mut messages = Vec::new();
+    while peer.wants_write() {
+        messages.extend(read_all(&theirs, &mut decoder));
+        peer.on_writable().unwrap();
+    }
+    messages.extend(read_all(&theirs, &mut decoder));
+    // What was begun is finished, what is owed is said; the rest will be said anew.
+    assert_eq!(messages.len(), 2);
+    assert_eq!(messages[1], drain(9));
+    let bytes = encode(&ToPrimary::Hello { pid: 0, slot: 7 })
+        .unwrap()
+        .remove(0);
+    assert!(try_send(&theirs, &[&[0], &bytes[2..]].concat()).unwrap());
+    assert_eq!(
+        peer.on_readable(),
+        (vec![ToPrimary::Hello { pid: 0, slot: 7 }], true)
+    );
 }
