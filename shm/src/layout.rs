@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"okdbshm\0");
 
 /// Rises with every change of this module's structures or of what their words mean.
-pub(crate) const LAYOUT_VERSION: u64 = 1;
+pub(crate) const LAYOUT_VERSION: u64 = 2;
 
 /// Environments that one root can hold at a time.
 pub const ENV_COUNT_MAX: usize = 256;
@@ -18,12 +18,18 @@ pub const ENV_COUNT_MAX: usize = 256;
 /// Slots that a supervisor can hold.
 pub const SLOT_COUNT_MAX: usize = 256;
 
-/// Processes that can use a root at a time: one row for each slot, and 128 more for the primary, library
-/// processes, commands and workers that overlap with their successor.
-pub const PROCESS_COUNT_MAX: usize = 384;
+/// Rows of the scoreboard that belong to each slot: a worker and the successor that it overlaps with.
+pub(crate) const SLOT_ROWS: usize = 2;
+
+/// Processes that can use a root at a time: the rows of the slots, and 128 more for the primary, library
+/// processes and commands.
+pub const PROCESS_COUNT_MAX: usize = SLOT_COUNT_MAX * SLOT_ROWS + 128;
 
 /// Buckets of a latency histogram; see [`crate::latency_bucket`].
 pub const LATENCY_BUCKETS: usize = 24;
+
+/// Buckets of a histogram of batch sizes; see [`crate::batch_bucket`].
+pub const BATCH_BUCKETS: usize = 16;
 
 /// Write locks that one process can be seen to hold at a time (one per environment that it is writing).
 pub const WRITE_LOCKS_MAX: usize = 8;
@@ -73,7 +79,9 @@ pub(crate) struct Header {
     /// One more than the highest peer row that was ever claimed.
     pub(crate) peers_high: Alone,
     pub(crate) gate: [GateCell; GATE_CELLS],
-    reserved: [AtomicU64; 432],
+    /// Reader slots of dead processes that were cleared.
+    pub(crate) stale_readers: Alone,
+    reserved: [AtomicU64; 416],
 }
 
 #[repr(C, align(64))]
@@ -98,7 +106,11 @@ pub(crate) struct ScoreWords {
     pub(crate) loop_lag_us: AtomicU64,
     pub(crate) rss_bytes: AtomicU64,
     pub(crate) bus_port: AtomicU64,
-    reserved_a: [AtomicU64; 7],
+    pub(crate) pokes_sent: AtomicU64,
+    pub(crate) pokes_skipped: AtomicU64,
+    pub(crate) pokes_received: AtomicU64,
+    pub(crate) bus_dropped: AtomicU64,
+    reserved_a: [AtomicU64; 3],
 
     pub(crate) requests: AtomicU64,
     pub(crate) errors: AtomicU64,
@@ -106,7 +118,8 @@ pub(crate) struct ScoreWords {
     pub(crate) bytes_in: AtomicU64,
     pub(crate) bytes_out: AtomicU64,
     pub(crate) latency_total_us: AtomicU64,
-    reserved_b: [AtomicU64; 2],
+    pub(crate) connections: AtomicU64,
+    reserved_b: [AtomicU64; 1],
     pub(crate) latency: [AtomicU64; LATENCY_BUCKETS],
 
     pub(crate) commits: AtomicU64,
@@ -114,6 +127,7 @@ pub(crate) struct ScoreWords {
     pub(crate) syncs: AtomicU64,
     reserved_c: [AtomicU64; 5],
     pub(crate) write_locks: [AtomicU64; WRITE_LOCKS_MAX],
+    pub(crate) batches: [AtomicU64; BATCH_BUCKETS],
 }
 
 /// Number of words of a slot row that its sequence word guards.
@@ -162,11 +176,12 @@ macro_rules! documented {
 }
 
 documented! {
-    Tables, size 274_432, align 4096, {
-        header @ 0, envs @ 4096, scoreboard @ 20_480, slots @ 217_088, peers @ 249_856,
+    Tables, size 503_808, align 4096, {
+        header @ 0, envs @ 4096, scoreboard @ 20_480, slots @ 430_080, peers @ 462_848,
     }
     Header, size 4096, align 128, {
-        fixed @ 0, hlc @ 128, slot_writer @ 256, peers_high @ 384, gate @ 512, reserved @ 640,
+        fixed @ 0, hlc @ 128, slot_writer @ 256, peers_high @ 384, gate @ 512, stale_readers @ 640,
+        reserved @ 768,
     }
     Static, size 128, align 8, {
         magic @ 0, layout @ 8, size @ 16, nonce @ 24, root @ 32, boot @ 48, created_unix_ms @ 64,
@@ -175,12 +190,13 @@ documented! {
     Alone, size 128, align 128, { word @ 0, reserved @ 8 }
     GateCell, size 16, align 8, { owner @ 0, value @ 8 }
     EnvWords, size 64, align 64, { identity @ 0, clock @ 8, generation @ 16, reserved @ 24 }
-    ScoreWords, size 512, align 128, {
+    ScoreWords, size 640, align 128, {
         owner @ 0, role @ 8, slot @ 16, state @ 24, started_ms @ 32, heartbeat_ms @ 40, loop_lag_us @ 48,
-        rss_bytes @ 56, bus_port @ 64, reserved_a @ 72,
+        rss_bytes @ 56, bus_port @ 64, pokes_sent @ 72, pokes_skipped @ 80, pokes_received @ 88, bus_dropped @ 96,
+        reserved_a @ 104,
         requests @ 128, errors @ 136, in_flight @ 144, bytes_in @ 152, bytes_out @ 160,
-        latency_total_us @ 168, reserved_b @ 176, latency @ 192,
-        commits @ 384, operations @ 392, syncs @ 400, reserved_c @ 408, write_locks @ 448,
+        latency_total_us @ 168, connections @ 176, reserved_b @ 184, latency @ 192,
+        commits @ 384, operations @ 392, syncs @ 400, reserved_c @ 408, write_locks @ 448, batches @ 512,
     }
     SlotWords, size 128, align 128, { sequence @ 0, fields @ 8, reserved @ 56 }
     PeerWords, size 64, align 64, { owner @ 0, port @ 8, pending @ 16, reserved @ 24 }

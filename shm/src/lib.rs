@@ -36,14 +36,14 @@ pub use errors::{AttachError, CreateError, ForeignReason, StaleReason};
 pub use files::Placement;
 pub use hlc::{Hlc, OBSERVED_MAX, stamp_ms};
 pub use layout::{
-    ENV_COUNT_MAX, LATENCY_BUCKETS, PROCESS_COUNT_MAX, SEGMENT_BYTES, SLOT_COUNT_MAX,
-    WRITE_LOCKS_MAX,
+    BATCH_BUCKETS, ENV_COUNT_MAX, LATENCY_BUCKETS, PROCESS_COUNT_MAX, SEGMENT_BYTES,
+    SLOT_COUNT_MAX, WRITE_LOCKS_MAX,
 };
 pub use owner::ClaimError;
 pub use peers::{Peer, PeerGuard, Poked};
 pub use scoreboard::{
-    HeldWriteLock, InFlight, Role, RowGuard, RowState, ScoreRow, WriteLock, latency_bucket,
-    latency_bucket_max_us,
+    HeldWriteLock, InFlight, Role, RowGuard, RowState, ScoreRow, WriteLock, batch_bucket,
+    batch_bucket_max, latency_bucket, latency_bucket_max_us,
 };
 pub use segment::{Identity, Info, Segment};
 pub use slots::{SlotRow, SlotState, SlotWriter};

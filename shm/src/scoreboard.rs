@@ -1,18 +1,20 @@
 //! The scoreboard: one row per process, written by its owner alone, read by everybody.
 //!
-//! The worker of slot *k* takes row *k*, so the counters of a slot go on through all its incarnations. All
-//! other processes, and a worker whose predecessor still lives, take a spare row behind the slots' rows.
+//! The worker of slot *k* takes row 2*k* or 2*k* + 1, whichever no living process has: during a reload a worker overlaps
+//! with its successor. So the counters of a slot, over both rows, go on through all its incarnations. All other
+//! processes, and a worker whose two predecessors still live, take a spare row behind the slots' rows.
 //! Counters are never reset by anyone, so that totals over all rows never fall; gauges start anew with each
 //! owner.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use okdb_sys::{host, process};
 
 use crate::layout::{
-    LATENCY_BUCKETS, PROCESS_COUNT_MAX, SLOT_COUNT_MAX, ScoreWords, WRITE_LOCKS_MAX,
+    BATCH_BUCKETS, LATENCY_BUCKETS, PROCESS_COUNT_MAX, SLOT_COUNT_MAX, SLOT_ROWS, ScoreWords,
+    WRITE_LOCKS_MAX,
 };
 use crate::owner::{self, ClaimError};
 use crate::segment::Segment;
@@ -137,6 +139,30 @@ pub const fn latency_bucket_max_us(bucket: usize) -> Option<u64> {
     }
 }
 
+/// The bucket that counts a commit of so many operations: bucket 0 up to one, bucket *i* up to 2^*i*, the last one
+/// everything above.
+#[must_use]
+pub const fn batch_bucket(operations: u64) -> usize {
+    let above = operations.saturating_sub(1);
+    let bucket = (u64::BITS - above.leading_zeros()) as usize;
+    if bucket < BATCH_BUCKETS {
+        bucket
+    } else {
+        BATCH_BUCKETS - 1
+    }
+}
+
+/// The most operations that `bucket` counts; `None` for the last one, which has no upper bound, and for those
+/// that do not exist.
+#[must_use]
+pub const fn batch_bucket_max(bucket: usize) -> Option<u64> {
+    if bucket + 1 < BATCH_BUCKETS {
+        Some(1 << bucket)
+    } else {
+        None
+    }
+}
+
 /// A write lock that a process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldWriteLock {
@@ -170,6 +196,16 @@ pub struct ScoreRow {
     pub rss_bytes: u64,
     /// The port of its bus socket; 0 without one.
     pub bus_port: u16,
+    /// Datagrams of the bus that were sent.
+    pub pokes_sent: u64,
+    /// Datagrams that were not, because the peer had not looked since an earlier one.
+    pub pokes_skipped: u64,
+    /// Valid datagrams received.
+    pub pokes_received: u64,
+    /// Datagrams that failed a check.
+    pub bus_dropped: u64,
+    /// Open connections.
+    pub connections: u64,
     /// Requests being answered.
     pub in_flight: u64,
     /// Requests answered.
@@ -190,8 +226,40 @@ pub struct ScoreRow {
     pub operations: u64,
     /// Commits that were synced to disk.
     pub syncs: u64,
+    /// Commits by their operations; see [`batch_bucket`].
+    pub batches: [u64; BATCH_BUCKETS],
     /// Write locks being held.
     pub write_locks: Vec<HeldWriteLock>,
+}
+
+impl ScoreRow {
+    /// Adds the counters and gauges of another row.
+    fn add(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.rss_bytes, other.rss_bytes),
+            (&mut self.pokes_sent, other.pokes_sent),
+            (&mut self.pokes_skipped, other.pokes_skipped),
+            (&mut self.pokes_received, other.pokes_received),
+            (&mut self.bus_dropped, other.bus_dropped),
+            (&mut self.connections, other.connections),
+            (&mut self.in_flight, other.in_flight),
+            (&mut self.requests, other.requests),
+            (&mut self.errors, other.errors),
+            (&mut self.bytes_in, other.bytes_in),
+            (&mut self.bytes_out, other.bytes_out),
+            (&mut self.latency_total_us, other.latency_total_us),
+            (&mut self.commits, other.commits),
+            (&mut self.operations, other.operations),
+            (&mut self.syncs, other.syncs),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        let latency = self.latency.iter_mut().zip(other.latency);
+        for (sum, more) in latency.chain(self.batches.iter_mut().zip(other.batches)) {
+            *sum = sum.saturating_add(more);
+        }
+        self.write_locks.extend(&other.write_locks);
+    }
 }
 
 impl Segment {
@@ -213,12 +281,11 @@ impl Segment {
             Some(slot) if usize::from(slot) >= SLOT_COUNT_MAX => {
                 return Err(ClaimError::Slot(slot));
             }
-            Some(slot) => Some(usize::from(slot)),
-            None => None,
+            Some(slot) => rows_of(slot),
+            None => 0..0,
         };
         let (index, row) = own
-            .into_iter()
-            .chain(SLOT_COUNT_MAX..PROCESS_COUNT_MAX)
+            .chain(SLOT_COUNT_MAX * SLOT_ROWS..PROCESS_COUNT_MAX)
             .filter_map(|index| Some((index, rows.get(index)?)))
             .find(|(_, row)| owner::claim(&row.owner, me, owner::lives).is_ok())
             .ok_or(ClaimError::Full)?;
@@ -246,6 +313,60 @@ impl Segment {
     pub fn rows(&self) -> impl Iterator<Item = ScoreRow> + '_ {
         let rows = self.tables().scoreboard.iter().enumerate();
         rows.filter_map(|(index, row)| snapshot(index, row))
+    }
+
+    /// What a slot's workers have done and do, in one row: counters of all its incarnations, gauges of those that own a row
+    /// now, and all else of the latest of them. `None` for a slot that no worker ever filled.
+    #[must_use]
+    pub fn slot_figures(&self, slot: u16) -> Option<ScoreRow> {
+        let rows = self.tables().scoreboard.get(rows_of(slot))?.iter();
+        let mut rows: Vec<ScoreRow> = rows_of(slot)
+            .zip(rows)
+            .filter_map(|(index, row)| snapshot(index, row))
+            .collect();
+        // The latest of those that live, else the latest.
+        rows.sort_by_key(|row| (row.owner.is_some(), row.started_ms));
+        let mut figures = rows.pop()?;
+        for row in &rows {
+            figures.add(row);
+        }
+        Some(figures)
+    }
+
+    /// Frees everything that `identity`, which is this process, seems to own. For a program that has taken another one's
+    /// place in its process: pid and start time are the same, so nobody else would ever take its rows for a dead one's.
+    /// Call it before claiming anything.
+    pub fn forget_predecessor(&self, identity: process::Identity) {
+        let Ok(me) = owner::pack(identity) else {
+            return;
+        };
+        let tables = self.tables();
+        for row in &tables.scoreboard {
+            if row.owner.load(Ordering::Acquire) == me {
+                reset_gauges(row);
+                owner::release(&row.owner, me);
+            }
+        }
+        for row in &tables.peers {
+            if row.owner.load(Ordering::Acquire) == me {
+                row.port.store(0, Ordering::Relaxed);
+                owner::release(&row.owner, me);
+            }
+        }
+        owner::release(&tables.header.slot_writer.word, me);
+    }
+
+    /// Counts reader slots of dead processes that were cleared.
+    pub fn note_stale_readers(&self, cleared: u64) {
+        let counter = &self.tables().header.stale_readers.word;
+        counter.fetch_add(cleared, Ordering::Relaxed);
+    }
+
+    /// How many reader slots of dead processes were cleared since the segment was made.
+    #[must_use]
+    pub fn stale_readers(&self) -> u64 {
+        let counter = &self.tables().header.stale_readers.word;
+        counter.load(Ordering::Relaxed)
     }
 
     /// Frees the scoreboard and peer rows of dead processes, so that their gauges stop counting and nobody
@@ -281,8 +402,15 @@ fn sweep_row(owner: &AtomicU64, me: u64, clean: impl FnOnce()) -> bool {
     true
 }
 
+/// The rows of a slot's workers.
+fn rows_of(slot: u16) -> Range<usize> {
+    let first = usize::from(slot) * SLOT_ROWS;
+    first..first + SLOT_ROWS
+}
+
 fn reset_gauges(row: &ScoreWords) {
     for gauge in [
+        &row.connections,
         &row.in_flight,
         &row.loop_lag_us,
         &row.rss_bytes,
@@ -311,6 +439,11 @@ fn snapshot(index: usize, row: &ScoreWords) -> Option<ScoreRow> {
         loop_lag_us: read(&row.loop_lag_us),
         rss_bytes: read(&row.rss_bytes),
         bus_port: u16::try_from(read(&row.bus_port)).unwrap_or(0),
+        pokes_sent: read(&row.pokes_sent),
+        pokes_skipped: read(&row.pokes_skipped),
+        pokes_received: read(&row.pokes_received),
+        bus_dropped: read(&row.bus_dropped),
+        connections: read(&row.connections),
         in_flight: read(&row.in_flight),
         requests: read(&row.requests),
         errors: read(&row.errors),
@@ -321,6 +454,7 @@ fn snapshot(index: usize, row: &ScoreWords) -> Option<ScoreRow> {
         commits: read(&row.commits),
         operations: read(&row.operations),
         syncs: read(&row.syncs),
+        batches: std::array::from_fn(|bucket| row.batches.get(bucket).map_or(0, read)),
         write_locks: row.write_locks.iter().map(read).filter_map(held).collect(),
     })
 }
@@ -379,9 +513,27 @@ impl RowGuard {
         let Some(row) = self.words() else { return };
         row.commits.fetch_add(1, Ordering::Relaxed);
         row.operations.fetch_add(operations, Ordering::Relaxed);
+        if let Some(bucket) = row.batches.get(batch_bucket(operations)) {
+            bucket.fetch_add(1, Ordering::Relaxed);
+        }
         if synced {
             row.syncs.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Counts what the process's bus has done since this was called last.
+    pub fn record_bus(&self, sent: u64, skipped: u64, received: u64, dropped: u64) {
+        let Some(row) = self.words() else { return };
+        row.pokes_sent.fetch_add(sent, Ordering::Relaxed);
+        row.pokes_skipped.fetch_add(skipped, Ordering::Relaxed);
+        row.pokes_received.fetch_add(received, Ordering::Relaxed);
+        row.bus_dropped.fetch_add(dropped, Ordering::Relaxed);
+    }
+
+    /// Notes how many connections are open.
+    pub fn set_connections(&self, open: u64) {
+        let Some(row) = self.words() else { return };
+        row.connections.store(open, Ordering::Relaxed);
     }
 
     /// The event loop's sign of life, at `now_ms` of [`host::monotonic_ms`], and how late it came.

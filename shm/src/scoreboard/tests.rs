@@ -43,7 +43,7 @@ fn the_counters_of_a_slot_go_on_through_its_workers() {
     second.heartbeat(77, 5);
     second.set_bus_port(4000);
     let row = second.snapshot().unwrap();
-    assert_eq!((row.index, row.slot, row.owner), (5, Some(5), Some(me())));
+    assert_eq!((row.index, row.slot, row.owner), (10, Some(5), Some(me())));
     assert_eq!((row.requests, row.errors), (3, 1));
     assert_eq!((row.bytes_in, row.bytes_out), (10, 20));
     assert_eq!((row.commits, row.operations, row.syncs), (2, 66, 1));
@@ -55,14 +55,73 @@ fn the_counters_of_a_slot_go_on_through_its_workers() {
 }
 
 #[test]
-fn a_worker_whose_predecessor_lives_takes_a_spare_row() {
+fn a_worker_and_its_successor_have_a_row_each_and_a_third_takes_a_spare_one() {
     let segment = private();
-    let old = claim(&segment, Some(0));
-    let new = claim(&segment, Some(0));
-    assert_eq!((old.index(), new.index()), (0, SLOT_COUNT_MAX));
-    assert_eq!(new.snapshot().unwrap().slot, Some(0));
+    let old = claim(&segment, Some(3));
+    let new = claim(&segment, Some(3));
+    let third = claim(&segment, Some(3));
+    let spare = SLOT_COUNT_MAX * SLOT_ROWS;
+    assert_eq!((old.index(), new.index(), third.index()), (6, 7, spare));
+    assert_eq!(third.snapshot().unwrap().slot, Some(3));
     let error = segment.claim_row(Role::Worker, Some(256), me()).err();
     assert_eq!(error, Some(ClaimError::Slot(256)));
+}
+
+#[test]
+fn a_slots_figures_are_those_of_all_its_workers() {
+    let segment = private();
+    assert_eq!(segment.slot_figures(2), None);
+    let old = claim(&segment, Some(2));
+    old.record_request(100, true);
+    old.record_commit(3, false);
+    old.set_connections(4);
+    let new = claim(&segment, Some(2));
+    new.record_request(1, false);
+    new.record_commit(1, true);
+    new.record_bus(1, 2, 3, 4);
+    new.set_connections(5);
+    new.set_state(RowState::Ready);
+    let figures = segment.slot_figures(2).unwrap();
+    assert_eq!((figures.requests, figures.errors), (2, 1));
+    assert_eq!((figures.commits, figures.operations), (2, 4));
+    assert_eq!(&figures.batches[..3], [1, 0, 1]);
+    assert_eq!((figures.connections, figures.bus_dropped), (9, 4));
+    // The old one leaves: its counters stay, its gauges go.
+    drop(old);
+    let figures = segment.slot_figures(2).unwrap();
+    assert_eq!((figures.requests, figures.connections), (2, 5));
+    assert_eq!(
+        (figures.owner, figures.state),
+        (Some(me()), RowState::Ready)
+    );
+    drop(new);
+    assert_eq!(segment.slot_figures(2).unwrap().requests, 2);
+    assert_eq!(segment.slot_figures(u16::MAX), None);
+}
+
+#[test]
+fn a_program_forgets_what_the_one_before_it_had_claimed() {
+    let segment = private();
+    let row = claim(&segment, None);
+    row.record_request(1, false);
+    row.set_connections(1);
+    std::mem::forget(row);
+    std::mem::forget(segment.register_peer(5, me()).unwrap());
+    std::mem::forget(segment.slot_writer(me()).unwrap());
+    let other = segment.claim_row(Role::Worker, Some(0), dead()).unwrap();
+    segment.forget_predecessor(me());
+    assert_eq!(
+        segment.rows().filter(|row| row.owner == Some(me())).count(),
+        0
+    );
+    assert_eq!(segment.rows().map(|row| row.connections).sum::<u64>(), 0);
+    assert_eq!(segment.rows().map(|row| row.requests).sum::<u64>(), 1);
+    assert_eq!(segment.peers().count(), 0);
+    assert!(segment.slot_writer(me()).is_ok());
+    assert!(
+        other.snapshot().unwrap().owner.is_some(),
+        "others keep theirs"
+    );
 }
 
 #[test]
@@ -82,14 +141,14 @@ fn a_dead_owners_row_is_taken_over_or_swept_with_its_gauges() {
 
     std::mem::forget(segment.claim_row(Role::Worker, Some(1), dead()).unwrap());
     let heir = claim(&segment, Some(1));
-    assert_eq!(heir.index(), 1);
+    assert_eq!(heir.index(), 2);
     assert_eq!(segment.sweep(), 0, "the living keep theirs");
 }
 
 #[test]
 fn living_processes_fill_the_table() {
     let segment = private();
-    let spare = PROCESS_COUNT_MAX - SLOT_COUNT_MAX;
+    let spare = PROCESS_COUNT_MAX - SLOT_COUNT_MAX * SLOT_ROWS;
     let all: Vec<_> = (0..spare).map(|_| claim(&segment, None)).collect();
     let error = segment.claim_row(Role::Library, None, me()).err();
     assert_eq!(error, Some(ClaimError::Full));
@@ -149,6 +208,11 @@ fn buckets_end_at_powers_of_two() {
     assert_eq!(latency_bucket(u64::MAX), LATENCY_BUCKETS - 1);
     assert_eq!(latency_bucket_max_us(LATENCY_BUCKETS - 1), None);
     assert_eq!(latency_bucket_max_us(usize::MAX - 1), None);
+    for (operations, bucket) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (20_000, 15)] {
+        assert_eq!(batch_bucket(operations), bucket, "{operations}");
+    }
+    assert_eq!(batch_bucket_max(BATCH_BUCKETS - 2), Some(16_384));
+    assert_eq!(batch_bucket_max(BATCH_BUCKETS - 1), None);
 }
 
 proptest! {

@@ -29,7 +29,10 @@ fn private_memory_is_not_shared() {
     assert!(!segment.is_shared());
     assert_eq!(segment.path(), None);
     let info = segment.info();
-    assert_eq!((info.bytes, info.layout_version), (SEGMENT_BYTES, 1));
+    assert_eq!(
+        (info.bytes, info.layout_version),
+        (SEGMENT_BYTES, LAYOUT_VERSION)
+    );
     assert!(info.created_unix_ms > 0);
 }
 
