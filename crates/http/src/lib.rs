@@ -43,4 +43,4 @@ pub use codes::Code;
 pub use handlers::{LineRefused, import_line};
 pub use host::{Finished, Host};
 pub use limits::HttpLimits;
-pub use server::{Listener, serve};
+pub use server::{Intake, Listener, serve};

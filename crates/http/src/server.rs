@@ -4,6 +4,7 @@
 //! connections with `Connection: close`, and returns when the last connection is gone; the caller holds the deadline.
 
 use std::{
+    collections::{HashMap, hash_map::Entry},
     future::Future,
     io,
     net::{TcpListener as StdTcpListener, TcpStream as StdTcpStream},
@@ -21,8 +22,8 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::{
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::watch,
-    task::LocalSet,
+    sync::{mpsc, watch},
+    task::{JoinHandle, LocalSet},
 };
 
 use crate::{
@@ -56,7 +57,24 @@ pub enum Listener {
     Unix(StdUnixListener),
 }
 
-/// Serves until `stop` is ready and every connection has ended.
+/// Listeners that come and go while a server serves.
+#[derive(Debug)]
+pub enum Intake {
+    /// Accepts from another slot's listeners, too. Without effect for a slot that was adopted already.
+    Adopt {
+        /// Whose they are.
+        slot: u16,
+        /// The listeners. Others may accept from them at the same time.
+        listeners: Vec<Listener>,
+    },
+    /// Accepts from them no more. What was accepted is served; what still waits is left to who goes on accepting.
+    Release {
+        /// Whose they are.
+        slot: u16,
+    },
+}
+
+/// Serves until `stop` is ready and every connection has ended. `intake` tells of listeners that come and go.
 ///
 /// To be awaited on a current-thread runtime with I/O and time; it brings what it needs to run tasks that stay on the
 /// thread. A caller that wants a deadline for the drain drops the future, which drops what is still open.
@@ -65,6 +83,7 @@ pub enum Listener {
 /// When a listener cannot be handed to the runtime.
 pub async fn serve(
     listeners: Vec<Listener>,
+    intake: mpsc::UnboundedReceiver<Intake>,
     serving: Serving,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
@@ -73,32 +92,39 @@ pub async fn serve(
         .into_iter()
         .map(Accepting::new)
         .collect::<io::Result<Vec<_>>>()?;
-    LocalSet::new().run_until(run(app, listeners, stop)).await
+    LocalSet::new()
+        .run_until(run(app, listeners, intake, stop))
+        .await
 }
 
 async fn run(
     app: Rc<App>,
     listeners: Vec<Accepting>,
+    mut intake: mpsc::UnboundedReceiver<Intake>,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let (stopping, stopped) = watch::channel(false);
-    let accepting: Vec<_> = listeners
-        .into_iter()
-        .map(|listener| {
-            tokio::task::spawn_local(accept(Rc::clone(&app), listener, stopped.clone()))
-        })
-        .collect();
+    let own = Door::open(&app, listeners);
     let sweeping = app.connections.keep_sweeping(&app.limits);
     let serving = async {
-        stop.await;
+        let mut adopted = HashMap::new();
+        {
+            let mut stop = pin!(stop);
+            loop {
+                tokio::select! {
+                    () = &mut stop => break,
+                    // Without anybody who could tell of more, the stop is all that is left to wait for.
+                    Some(change) = intake.recv() => heed(&app, &mut adopted, change),
+                }
+            }
+        }
         app.connections.stop();
         app.connections.sweep(&app.limits);
-        // The tasks hold the other end; if they are gone there is nothing left to stop.
-        let _ = stopping.send(true);
-        for task in accepting {
-            if let Err(failed) = task.await {
-                tracing::error!(cause = %failed, "a listener's task ended badly");
-            }
+        let doors: Vec<Door> = std::iter::once(own).chain(adopted.into_values()).collect();
+        for door in &doors {
+            door.tell(Closing::Drain);
+        }
+        for door in doors {
+            door.closed().await;
         }
         app.connections.until(|count| count == 0).await;
     };
@@ -110,6 +136,74 @@ async fn run(
     })
     .await;
     Ok(())
+}
+
+/// Takes listeners in, or lets go of them.
+fn heed(app: &Rc<App>, adopted: &mut HashMap<u16, Door>, change: Intake) {
+    match change {
+        Intake::Adopt { slot, listeners } => {
+            if let Entry::Vacant(place) = adopted.entry(slot) {
+                match listeners.into_iter().map(Accepting::new).collect() {
+                    Ok(listeners) => {
+                        tracing::debug!(slot, "answering for another slot");
+                        place.insert(Door::open(app, listeners));
+                    }
+                    Err(error) => {
+                        tracing::error!(slot, %error, "cannot answer for another slot");
+                    }
+                }
+            }
+        }
+        Intake::Release { slot } => {
+            if let Some(door) = adopted.remove(&slot) {
+                door.tell(Closing::Leave);
+            }
+        }
+    }
+}
+
+/// How to close a door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    /// Not yet.
+    Open,
+    /// After what the kernel has accepted already was taken in: closing a listener would reset it.
+    Drain,
+    /// At once: others accept from the same listeners.
+    Leave,
+}
+
+/// Listeners that are accepted from, each by a task of its own.
+struct Door {
+    closing: watch::Sender<Closing>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Door {
+    fn open(app: &Rc<App>, listeners: Vec<Accepting>) -> Self {
+        let (closing, told) = watch::channel(Closing::Open);
+        let accept = |listener| accept(Rc::clone(app), listener, told.clone());
+        let tasks = listeners
+            .into_iter()
+            .map(|listener| tokio::task::spawn_local(accept(listener)));
+        Self {
+            tasks: tasks.collect(),
+            closing,
+        }
+    }
+
+    fn tell(&self, closing: Closing) {
+        self.closing.send_replace(closing);
+    }
+
+    /// Waits until its tasks have ended.
+    async fn closed(self) {
+        for task in self.tasks {
+            if let Err(failed) = task.await {
+                tracing::error!(cause = %failed, "a listener's task ended badly");
+            }
+        }
+    }
 }
 
 /// A listener on the runtime.
@@ -179,18 +273,18 @@ fn no_delay(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
 }
 
-/// Accepts until the stop, then takes what the kernel has accepted already: closing a listener would reset it.
-async fn accept(app: Rc<App>, listener: Accepting, mut stopped: watch::Receiver<bool>) {
+/// Accepts until the door is closed.
+async fn accept(app: Rc<App>, listener: Accepting, mut told: watch::Receiver<Closing>) {
     let mut failing = Failing::default();
     let mut burst = 0;
     loop {
         let room = app
             .connections
             .until(|count| count < app.limits.connections);
-        if until_stopped(&mut stopped, room).await.is_none() {
+        if until_told(&mut told, room).await.is_none() {
             break;
         }
-        match until_stopped(&mut stopped, listener.accept()).await {
+        match until_told(&mut told, listener.accept()).await {
             None => break,
             Some(Ok(socket)) => {
                 open(&app, socket);
@@ -202,7 +296,7 @@ async fn accept(app: Rc<App>, listener: Accepting, mut stopped: watch::Receiver<
             }
             Some(Err(error)) => {
                 let pause = failing.note(&error);
-                if until_stopped(&mut stopped, tokio::time::sleep(pause))
+                if until_told(&mut told, tokio::time::sleep(pause))
                     .await
                     .is_none()
                 {
@@ -210,6 +304,9 @@ async fn accept(app: Rc<App>, listener: Accepting, mut stopped: watch::Receiver<
                 }
             }
         }
+    }
+    if *told.borrow() != Closing::Drain {
+        return;
     }
     let queued = match listener.into_listener() {
         Ok(listener) => listener,
@@ -228,15 +325,15 @@ async fn accept(app: Rc<App>, listener: Accepting, mut stopped: watch::Receiver<
     }
 }
 
-/// Waits for `future`; `None` if the stop came first.
-async fn until_stopped<F: Future>(
-    stopped: &mut watch::Receiver<bool>,
+/// Waits for `future`; `None` if the door shall be closed first.
+async fn until_told<F: Future>(
+    told: &mut watch::Receiver<Closing>,
     future: F,
 ) -> Option<F::Output> {
     tokio::select! {
         biased;
-        // An error means that the server is gone.
-        _ = stopped.wait_for(|stopped| *stopped) => None,
+        // An error means that the server is gone, or that the door was left.
+        _ = told.wait_for(|closing| *closing != Closing::Open) => None,
         output = future => Some(output),
     }
 }

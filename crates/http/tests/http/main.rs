@@ -16,6 +16,7 @@ mod documents;
 mod guards;
 mod hostile;
 mod indexes;
+mod intake;
 mod protocol;
 mod queries;
 mod records;

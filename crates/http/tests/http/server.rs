@@ -13,9 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use okdb_http::{Finished, Host, HttpLimits, Listener, Serving, serve};
+use okdb_http::{Finished, Host, HttpLimits, Intake, Listener, Serving, serve};
 use okdb_store::{Durability, Options, StopFlag, Store};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::client::Client;
 
@@ -77,6 +77,8 @@ pub struct Server {
     pub unix: std::path::PathBuf,
     pub store: Store,
     pub counts: Arc<Counts>,
+    /// Listeners that come and go.
+    pub intake: mpsc::UnboundedSender<Intake>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<()>>,
     chores: Option<(StopFlag, JoinHandle<()>)>,
@@ -160,6 +162,7 @@ impl Server {
         let listeners = vec![Listener::Tcp(tcp), Listener::Unix(bind(&unix))];
         let counts = Arc::new(Counts::default());
         let (stop, stopped) = oneshot::channel();
+        let (intake, changes) = mpsc::unbounded_channel();
         let serving = std::thread::spawn({
             let (store, counts) = (store.clone(), Arc::clone(&counts));
             move || {
@@ -189,7 +192,9 @@ impl Server {
                 let stop = async {
                     let _ = stopped.await;
                 };
-                runtime.block_on(serve(listeners, serving, stop)).unwrap();
+                runtime
+                    .block_on(serve(listeners, changes, serving, stop))
+                    .unwrap();
             }
         });
         let flag = StopFlag::new();
@@ -202,6 +207,7 @@ impl Server {
             unix,
             store,
             counts,
+            intake,
             stop: Some(stop),
             serving: Some(serving),
             chores: Some((flag, chores)),
