@@ -233,6 +233,21 @@ pub struct ScoreRow {
 }
 
 impl ScoreRow {
+    /// Whether its owner lives: only then do its gauges mean anything. Asks the kernel.
+    fn is_live(&self) -> bool {
+        self.owner.is_some_and(|owner| owner.is_alive())
+    }
+
+    /// Takes out what a dead owner can no longer have.
+    fn clear_gauges(&mut self) {
+        self.rss_bytes = 0;
+        self.connections = 0;
+        self.in_flight = 0;
+        self.loop_lag_us = 0;
+        self.bus_port = 0;
+        self.write_locks.clear();
+    }
+
     /// Adds the counters and gauges of another row.
     fn add(&mut self, other: &Self) {
         for (sum, more) in [
@@ -315,19 +330,26 @@ impl Segment {
         rows.filter_map(|(index, row)| snapshot(index, row))
     }
 
-    /// What a slot's workers have done and do, in one row: counters of all its incarnations, gauges of those that own a row
-    /// now, and all else of the latest of them. `None` for a slot that no worker ever filled.
+    /// What a slot's workers have done and do, in one row: counters of all its incarnations, gauges of those that live,
+    /// and all else of the latest of them. `None` for a slot that no worker ever filled. Asks the kernel about the owners.
     #[must_use]
     pub fn slot_figures(&self, slot: u16) -> Option<ScoreRow> {
         let rows = self.tables().scoreboard.get(rows_of(slot))?.iter();
-        let mut rows: Vec<ScoreRow> = rows_of(slot)
+        let mut rows: Vec<(bool, ScoreRow)> = rows_of(slot)
             .zip(rows)
             .filter_map(|(index, row)| snapshot(index, row))
+            .map(|mut row| {
+                let live = row.is_live();
+                if !live {
+                    row.clear_gauges();
+                }
+                (live, row)
+            })
             .collect();
         // The latest of those that live, else the latest.
-        rows.sort_by_key(|row| (row.owner.is_some(), row.started_ms));
-        let mut figures = rows.pop()?;
-        for row in &rows {
+        rows.sort_by_key(|(live, row)| (*live, row.started_ms));
+        let (_, mut figures) = rows.pop()?;
+        for (_, row) in &rows {
             figures.add(row);
         }
         Some(figures)

@@ -100,6 +100,27 @@ fn a_slots_figures_are_those_of_all_its_workers() {
 }
 
 #[test]
+fn the_gauges_of_a_killed_worker_are_nobodys() {
+    let segment = private();
+    let old = claim(&segment, Some(2));
+    old.set_connections(4);
+    // Killed later than the old one was started, and not swept yet.
+    let killed = segment.claim_row(Role::Worker, Some(2), dead()).unwrap();
+    killed.record_request(1, false);
+    killed.set_connections(100);
+    killed.set_rss_bytes(100);
+    std::mem::forget(killed.hold_write_lock(0, 5));
+    std::mem::forget(killed);
+    let figures = segment.slot_figures(2).unwrap();
+    assert_eq!(figures.owner, Some(me()), "the latest that lives");
+    assert_eq!((figures.requests, figures.connections), (1, 4));
+    assert_eq!((figures.rss_bytes, figures.write_locks.len()), (0, 0));
+    drop(old);
+    let figures = segment.slot_figures(2).unwrap();
+    assert_eq!((figures.requests, figures.connections), (1, 0));
+}
+
+#[test]
 fn a_program_forgets_what_the_one_before_it_had_claimed() {
     let segment = private();
     let row = claim(&segment, None);
@@ -229,5 +250,43 @@ proptest! {
     #[test]
     fn any_lock_word_can_be_read(word: u64) {
         let _ = held(word);
+    }
+
+    /// Whatever workers come, leave, die and are swept: no count is ever lost.
+    #[test]
+    fn the_counters_of_a_slot_never_fall(
+        steps in proptest::collection::vec((0u8..4, any::<bool>(), 0usize..4), 0..40),
+    ) {
+        let segment = private();
+        let mut workers = Vec::new();
+        let mut counted = 0;
+        for (step, dies, at) in steps {
+            match step {
+                // A third worker of a slot counts in a spare row.
+                0 if workers.len() < 2 => {
+                    let identity = if dies { dead() } else { me() };
+                    let row = segment.claim_row(Role::Worker, Some(7), identity).unwrap();
+                    prop_assert!(rows_of(7).contains(&row.index()));
+                    if dies {
+                        row.record_request(1, true);
+                        counted += 1;
+                        std::mem::forget(row);
+                    } else {
+                        workers.push(row);
+                    }
+                }
+                1 if at < workers.len() => drop(workers.swap_remove(at)),
+                2 => drop(segment.sweep()),
+                _ => {
+                    for row in &workers {
+                        row.record_request(1, false);
+                        counted += 1;
+                    }
+                }
+            }
+            let of_slot = segment.slot_figures(7).map_or(0, |figures| figures.requests);
+            prop_assert_eq!(of_slot, counted);
+            prop_assert_eq!(segment.rows().map(|row| row.requests).sum::<u64>(), counted);
+        }
     }
 }
