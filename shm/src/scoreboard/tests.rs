@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+use super::row::{LOCK_SINCE_MASK, held};
 use super::*;
+use crate::layout::{BATCH_BUCKETS, LATENCY_BUCKETS, WRITE_LOCKS_MAX};
 use crate::segment::tests::{dead, private};
 use proptest::prelude::*;
 
