@@ -75,7 +75,7 @@ impl Setting {
 }
 
 /// The table.
-pub(crate) static SETTINGS: [Setting; 18] = [
+pub(crate) static SETTINGS: [Setting; 19] = [
     setting(
         "root",
         "root",
@@ -197,6 +197,14 @@ pub(crate) static SETTINGS: [Setting; 18] = [
         Kind::Number,
         "30",
         "How long a worker may be silent before it is replaced",
+    ),
+    setting(
+        "supervision.drainTimeout",
+        "drain-timeout",
+        "SECONDS",
+        Kind::Number,
+        "30",
+        "How long a worker that is replaced or scaled away may take to finish what it has",
     ),
     setting(
         "log.format",

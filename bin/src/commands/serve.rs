@@ -1,10 +1,16 @@
 //! `okdb`: serving.
 
-use okdb::server::{ServerConfig, run as serve};
+use std::sync::Arc;
+
+use okdb::server::{
+    Birth, Program, ServerConfig, ServerError, Takeover, run as serve,
+    upgrade::{check, is_check},
+};
 use okdb_cluster::{
     address::Address,
     driver::SIGNALS,
     exit::ExitCode,
+    systemd::{Notifier, activation},
     workers::{Knobs, worker_count},
 };
 use okdb_sys::signals::Signals;
@@ -17,7 +23,8 @@ use crate::{
 
 pub(crate) fn run(given: &Given) -> Result<ExitCode, Failure> {
     let signals = Signals::install(&SIGNALS).map_err(Failure::runtime)?;
-    let (config, logging, warning) =
+    let takeover = Takeover::from_env().map_err(failed)?;
+    let (mut config, logging, warning) =
         configuration(given).map_err(|complaints| Failure::usage(complaints.join("\nokdb: ")))?;
     logging.start(None);
     if let Some(path) = &given.path {
@@ -29,10 +36,30 @@ pub(crate) fn run(given: &Given) -> Result<ExitCode, Failure> {
     if let Err(error) = okdb_sys::host::raise_nofile() {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
-    serve(&config, signals).map_err(|error| Failure {
+    if is_check() {
+        return check(&config).map(|()| ExitCode::Clean).map_err(failed);
+    }
+    let own_pid = std::process::id();
+    let variable = |name: &str| std::env::var_os(name);
+    let sockets = activation::take(variable, own_pid).map_err(Failure::runtime)?;
+    if !sockets.is_empty() && given.get("http.listen").is_none() {
+        config.listen.clear();
+    }
+    let birth = Birth {
+        signals: Some(signals),
+        notifier: Notifier::from_env(variable, own_pid),
+        sockets,
+        takeover,
+        ..Birth::default()
+    };
+    serve(&config, birth).map_err(failed)
+}
+
+fn failed(error: ServerError) -> Failure {
+    Failure {
         message: error.to_string(),
         code: error.exit_code(),
-    })
+    }
 }
 
 /// Keeps a complaint for later.
@@ -87,6 +114,7 @@ pub(crate) fn configuration(
     let value_bytes = number("limits.valueBytes", 16 << 20, 256, 1 << 30);
     let connections = number("limits.connections", 10_000, 1, 1_000_000);
     let grace_s = number("supervision.shutdownGrace", 3, 1, 3600);
+    let drain_s = number("supervision.drainTimeout", 30, 1, 86_400);
     let timeout_s = number("supervision.workerTimeout", 30, 2, 86_400);
     // Bounds and rounding of a map size are the store's; 0 stands for "not said".
     let map_size = given
@@ -115,12 +143,16 @@ pub(crate) fn configuration(
         connections: size(connections),
         shutdown_grace_ms: grace_s * 1000,
         worker_timeout_ms: timeout_s * 1000,
-        announce: if logging.json {
-            announce_in_log
-        } else {
-            complain
-        },
+        drain_timeout_ms: drain_s * 1000,
         worker_log_arguments: logging.to_arguments(),
+        program: Program {
+            ready: if logging.json {
+                Arc::new(|ready| tracing::info!(target: READY_TARGET, "{}", ready.line))
+            } else {
+                Arc::new(|ready| complain(ready.line))
+            },
+            ..Program::default()
+        },
     };
     Ok((config, logging, count.warning))
 }
@@ -143,9 +175,4 @@ pub(crate) fn workers(given: &Given) -> okdb_cluster::workers::WorkerCount {
         config: said(Source::File),
     };
     worker_count(knobs, okdb_sys::host::available_cores())
-}
-
-/// The ready line where every line of the log is JSON.
-fn announce_in_log(line: &str) {
-    tracing::info!(target: READY_TARGET, "{line}");
 }

@@ -21,11 +21,14 @@
 //! | [`listen`], [`address`], [`holder`] | binding listeners; who holds an address | primary, standalone |
 //! | [`workers`] | how many workers | before the first |
 //! | [`status`] | what is told of a slot | all |
+//! | [`handover`] | what an upgrade in place hands to the next program | primary |
+//! | [`systemd`] | talking to a service manager | primary, standalone |
 //! | [`exit`] | exit codes | all |
 
 pub mod address;
 pub mod driver;
 pub mod exit;
+pub mod handover;
 pub mod holder;
 pub mod listen;
 pub mod machine;
@@ -33,4 +36,5 @@ mod output;
 pub mod parent;
 pub mod spawner;
 pub mod status;
+pub mod systemd;
 pub mod workers;

@@ -12,13 +12,14 @@ mod tests;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use thiserror::Error;
 
 use crate::address::Address;
 use crate::exit::ExitCode;
+use crate::handover::{HandedAddress, HandedSockets, ResumeError, take};
 use crate::holder::{self, Holder};
 
 /// How many accepted connections the kernel may queue per listener. `net.core.somaxconn` may lower it.
@@ -49,6 +50,12 @@ pub enum ListenError {
         /// The address.
         address: Address,
     },
+    /// A socket that a service manager passed is of no use.
+    #[error("a socket that the service manager passed cannot be served: {source}")]
+    Given {
+        /// Why.
+        source: io::Error,
+    },
     /// The system refused.
     #[error("cannot listen on {address}: {source}")]
     Io {
@@ -65,7 +72,9 @@ impl ListenError {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::AddressInUse { .. } => ExitCode::AddressInUse,
-            Self::Duplicate { .. } | Self::NotASocket { .. } => ExitCode::Usage,
+            Self::Duplicate { .. } | Self::NotASocket { .. } | Self::Given { .. } => {
+                ExitCode::Usage
+            }
             Self::Io { .. } => ExitCode::RuntimeFailure,
         }
     }
@@ -97,9 +106,12 @@ struct Bound {
 
 #[derive(Debug)]
 enum Sockets {
-    /// One for each slot; `None` once the slot has been given up.
-    PerSlot(Vec<Option<OwnedFd>>),
-    Shared(unix::Listening),
+    /// One for each slot.
+    PerSlot(Vec<OwnedFd>),
+    /// One for all, whose file is ours.
+    Unix(unix::Listening),
+    /// One for all, which a service manager made.
+    Given(OwnedFd),
 }
 
 impl Listeners {
@@ -123,7 +135,7 @@ impl Listeners {
             bound.push(match address {
                 Address::Tcp(addr) => bind_tcp(*addr, slots)?,
                 Address::Unix(path) => {
-                    let sockets = Sockets::Shared(unix::listen(path, BACKLOG)?);
+                    let sockets = Sockets::Unix(unix::listen(path, BACKLOG)?);
                     Bound {
                         address: address.clone(),
                         sockets,
@@ -134,27 +146,127 @@ impl Listeners {
         Ok(Self { bound, slots })
     }
 
+    /// What the next program needs to go on with them, see [`crate::handover`].
+    pub(crate) fn hand_over(&self) -> Vec<HandedAddress> {
+        let handed = self.bound.iter().map(|bound| HandedAddress {
+            address: bound.address.to_string(),
+            sockets: match &bound.sockets {
+                Sockets::PerSlot(sockets) => {
+                    HandedSockets::PerSlot(sockets.iter().map(AsRawFd::as_raw_fd).collect())
+                }
+                Sockets::Unix(listening) => HandedSockets::Unix {
+                    fd: listening.as_fd().as_raw_fd(),
+                    file: listening.file(),
+                },
+                Sockets::Given(socket) => HandedSockets::Given(socket.as_raw_fd()),
+            },
+        });
+        handed.collect()
+    }
+
+    /// Goes on with what was handed over for `slots` slots.
+    pub(crate) fn resume(
+        handed: Vec<HandedAddress>,
+        slots: NonZeroU16,
+    ) -> Result<Self, ResumeError> {
+        let mut bound = Vec::with_capacity(handed.len());
+        for HandedAddress { address, sockets } in handed {
+            let address: Address = address
+                .parse()
+                .map_err(|error| ResumeError::Malformed(format!("{error}")))?;
+            let sockets = match (sockets, &address) {
+                (HandedSockets::PerSlot(fds), _) => {
+                    Sockets::PerSlot(fds.into_iter().map(take).collect::<io::Result<_>>()?)
+                }
+                (HandedSockets::Unix { fd, file }, Address::Unix(path)) => {
+                    Sockets::Unix(unix::Listening::resume(take(fd)?, path, file))
+                }
+                (HandedSockets::Unix { .. }, Address::Tcp(_)) => {
+                    return Err(ResumeError::Malformed(format!("{address} has no file")));
+                }
+                (HandedSockets::Given(fd), _) => Sockets::Given(take(fd)?),
+            };
+            bound.push(Bound { address, sockets });
+        }
+        Ok(Self { bound, slots })
+    }
+
+    /// All descriptors.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.bound.iter().flat_map(|bound| {
+            let (per_slot, shared) = match &bound.sockets {
+                Sockets::PerSlot(sockets) => (sockets.as_slice(), None),
+                Sockets::Unix(listening) => (&[][..], Some(listening.as_fd())),
+                Sockets::Given(socket) => (&[][..], Some(socket.as_fd())),
+            };
+            per_slot.iter().map(AsFd::as_fd).chain(shared)
+        })
+    }
+
+    /// Adds sockets that a service manager made and that listen already. Every slot's worker accepts from them, and
+    /// their files, if they have any, stay the manager's.
+    ///
+    /// # Errors
+    /// [`ListenError::Io`] when one of them has no address of a kind that is served.
+    pub fn add_given(&mut self, sockets: Vec<OwnedFd>) -> Result<(), ListenError> {
+        for socket in sockets {
+            let address = given_address(&socket)?;
+            self.bound.push(Bound {
+                address,
+                sockets: Sockets::Given(socket),
+            });
+        }
+        Ok(())
+    }
+
     /// The addresses as bound, in the order in which they were wished for.
     #[must_use]
     pub fn addresses(&self) -> impl ExactSizeIterator<Item = &Address> {
         self.bound.iter().map(|bound| &bound.address)
     }
 
-    /// For how many slots they are.
+    /// For how many slots there are listeners.
     #[must_use]
     pub fn slots(&self) -> NonZeroU16 {
         self.slots
     }
 
-    /// The listeners of a slot, in the order of [`Listeners::addresses`]; fewer once it was closed.
+    /// Makes sure that `slot` has its listeners. From then on the kernel chooses them for a share of all new
+    /// connections, so somebody has to accept from them, for good.
+    ///
+    /// # Errors
+    /// See [`ListenError`]; some of the listeners may have been made then, and the next call makes the rest.
+    pub fn ensure_slot(&mut self, slot: u16) -> Result<(), ListenError> {
+        let wanted = usize::from(slot) + 1;
+        for bound in &mut self.bound {
+            if let (Address::Tcp(addr), Sockets::PerSlot(sockets)) =
+                (&bound.address, &mut bound.sockets)
+            {
+                join_tcp(sockets, *addr, wanted).map_err(explain(*addr))?;
+            }
+        }
+        self.slots = self.slots.max(NonZeroU16::MIN.saturating_add(slot));
+        Ok(())
+    }
+
+    /// The listeners that a slot's worker accepts from, in the order of [`Listeners::addresses`].
     pub fn of_slot(&self, slot: u16) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.bound
             .iter()
             .filter_map(move |bound| match &bound.sockets {
-                Sockets::PerSlot(sockets) => {
-                    sockets.get(usize::from(slot))?.as_ref().map(AsFd::as_fd)
-                }
-                Sockets::Shared(listening) => Some(listening.as_fd()),
+                Sockets::PerSlot(sockets) => sockets.get(usize::from(slot)).map(AsFd::as_fd),
+                Sockets::Unix(listening) => Some(listening.as_fd()),
+                Sockets::Given(socket) => Some(socket.as_fd()),
+            })
+    }
+
+    /// Those of them that no other slot's worker accepts from.
+    pub fn only_of_slot(&self, slot: u16) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.bound
+            .iter()
+            .filter_map(move |bound| match &bound.sockets {
+                Sockets::PerSlot(sockets) => sockets.get(usize::from(slot)).map(AsFd::as_fd),
+                Sockets::Unix(_) | Sockets::Given(_) => None,
             })
     }
 
@@ -162,55 +274,49 @@ impl Listeners {
     pub fn close(&mut self) {
         self.bound.clear();
     }
+}
 
-    /// Closes the listeners that only this slot has, so that the kernel stops choosing them for new
-    /// connections. Those in their queues are reset.
-    pub fn close_slot(&mut self, slot: u16) {
-        for bound in &mut self.bound {
-            if let Sockets::PerSlot(sockets) = &mut bound.sockets
-                && let Some(socket) = sockets.get_mut(usize::from(slot))
-            {
-                *socket = None;
+fn explain(addr: SocketAddr) -> impl Fn(io::Error) -> ListenError {
+    move |source: io::Error| {
+        let address = Address::Tcp(addr);
+        if source.kind() == io::ErrorKind::AddrInUse {
+            ListenError::AddressInUse {
+                address,
+                holder: holder::of_tcp(addr),
             }
+        } else {
+            ListenError::Io { address, source }
         }
     }
 }
 
 fn bind_tcp(wish: SocketAddr, slots: NonZeroU16) -> Result<Bound, ListenError> {
-    let explain = |addr: SocketAddr| {
-        move |source: io::Error| {
-            let address = Address::Tcp(addr);
-            if source.kind() == io::ErrorKind::AddrInUse {
-                ListenError::AddressInUse {
-                    address,
-                    holder: holder::of_tcp(addr),
-                }
-            } else {
-                ListenError::Io { address, source }
-            }
-        }
-    };
     // SO_REUSEPORT would let any process of this user join silently. So the first socket comes without
     // it, and of two servers one gets EADDRINUSE, at bind or, if both are that far, at listen.
     let first = tcp_socket(wish).map_err(explain(wish))?;
     listen(&first, wish).map_err(explain(wish))?;
     let addr = local_addr(&first).map_err(explain(wish))?;
-    let mut sockets = vec![Some(OwnedFd::from(first))];
-    for _ in 1..slots.get() {
-        let socket = tcp_socket(addr).map_err(explain(addr))?;
-        if let Some(Some(first)) = sockets.first() {
-            socket2::SockRef::from(first)
-                .set_reuse_port(true)
-                .map_err(explain(addr))?;
-        }
-        socket.set_reuse_port(true).map_err(explain(addr))?;
-        listen(&socket, addr).map_err(explain(addr))?;
-        sockets.push(Some(OwnedFd::from(socket)));
-    }
+    let mut sockets = vec![OwnedFd::from(first)];
+    join_tcp(&mut sockets, addr, usize::from(slots.get())).map_err(explain(addr))?;
     Ok(Bound {
         address: Address::Tcp(addr),
         sockets: Sockets::PerSlot(sockets),
     })
+}
+
+/// More listeners on an address that is ours, until there are `wanted`.
+fn join_tcp(sockets: &mut Vec<OwnedFd>, addr: SocketAddr, wanted: usize) -> io::Result<()> {
+    while sockets.len() < wanted {
+        // Only now may others join, and a server that has one listener never lets them.
+        if let Some(first) = sockets.first() {
+            SockRef::from(first).set_reuse_port(true)?;
+        }
+        let socket = tcp_socket(addr)?;
+        socket.set_reuse_port(true)?;
+        listen(&socket, addr)?;
+        sockets.push(socket.into());
+    }
+    Ok(())
 }
 
 fn tcp_socket(addr: SocketAddr) -> io::Result<Socket> {
@@ -237,4 +343,18 @@ fn local_addr(socket: &Socket) -> io::Result<SocketAddr> {
         .local_addr()?
         .as_socket()
         .ok_or_else(|| io::Error::other("the socket has no IP address"))
+}
+
+/// The address of a socket that was made elsewhere.
+fn given_address(socket: &OwnedFd) -> Result<Address, ListenError> {
+    let local = SockRef::from(socket).local_addr();
+    let refuse = |source| ListenError::Given { source };
+    let local = local.map_err(refuse)?;
+    if let Some(addr) = local.as_socket() {
+        return Ok(Address::Tcp(addr));
+    }
+    local
+        .as_pathname()
+        .map(|path| Address::Unix(path.to_owned()))
+        .ok_or_else(|| refuse(io::Error::other("it has neither an IP address nor a path")))
 }

@@ -6,7 +6,9 @@
 //! worker that is no longer the slot's own is ignored.
 
 mod law;
+mod reload;
 mod slot;
+mod worker;
 
 #[cfg(test)]
 mod model;
@@ -15,8 +17,12 @@ mod tests;
 
 use std::num::NonZeroU16;
 
+use serde::{Deserialize, Serialize};
+
 use crate::exit::ExitCode;
-use slot::{Course, Phase, Slot, Worker};
+use reload::Reload;
+use slot::{Slot, Step};
+use worker::{Course, Worker};
 
 pub use law::{
     BACKOFF_FIRST_MS, BACKOFF_MAX_MS, DEATH_WINDOW_MS, DEATHS_IN_WINDOW_MAX, FORGIVING_UPTIME_MS,
@@ -37,13 +43,22 @@ pub const ABORT_GRACE_MS: u64 = 2_000;
 /// How long the primary waits for workers that got `SIGKILL` during a stop to be reaped before it ends without them.
 pub const REAP_GRACE_MS: u64 = 500;
 
+/// A worker whose event loop has been silent this long does not answer what waits in its slot's queue: the others do,
+/// until it speaks again. It beats once a second.
+pub const SUSPECT_MS: u64 = 2_500;
+
+/// Slots that a machine holds at most: as many as the segment has rows for, with room for other processes.
+pub const SLOT_COUNT_MAX: u16 = 224;
+
 /// The limits that an operator may set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// A worker that has not reported Ready this long after its spawn is killed; that is a death. Milliseconds.
     pub start_deadline_ms: u64,
     /// A ready worker whose event loop has been silent this long is hung. Milliseconds.
     pub worker_timeout_ms: u64,
+    /// How long a worker that is replaced or scaled away may take to finish what it has. Milliseconds.
+    pub drain_timeout_ms: u64,
 }
 
 impl Default for Limits {
@@ -51,13 +66,14 @@ impl Default for Limits {
         Self {
             start_deadline_ms: 30_000,
             worker_timeout_ms: 30_000,
+            drain_timeout_ms: 30_000,
         }
     }
 }
 
 /// One incarnation of a slot. Incarnations count from 1 and are never reused, so a late event about a worker that has
 /// been replaced is recognised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WorkerId {
     /// The slot, from 0.
     pub slot: u16,
@@ -111,8 +127,41 @@ pub enum Event {
         /// What the server ends with if all goes well. The first code that is not `Clean` is kept.
         code: ExitCode,
     },
+    /// Every worker shall be replaced by a new one, one slot at a time, and slots that were given up shall start anew.
+    ReloadRequested {
+        /// The limits from now on.
+        limits: Limits,
+    },
+    /// One worker more.
+    AddWorker,
+    /// One worker fewer.
+    RemoveWorker,
     /// Time has passed.
     Tick,
+}
+
+/// Why something was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The server is stopping.
+    Stopping,
+    /// There are [`SLOT_COUNT_MAX`] slots.
+    TooMany,
+    /// No worker that lives would be left.
+    LastWorker,
+    /// A process is being made for the slot at this very moment.
+    Busy,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Stopping => f.write_str("the server is stopping"),
+            Self::TooMany => write!(f, "there are {SLOT_COUNT_MAX} slots, the most that can be"),
+            Self::LastWorker => f.write_str("it is the last worker"),
+            Self::Busy => f.write_str("a worker is just being started; try again"),
+        }
+    }
 }
 
 /// A signal that the machine may send.
@@ -132,7 +181,7 @@ pub enum Action {
         /// Which worker.
         worker: WorkerId,
     },
-    /// Ask the worker to finish what it has and leave.
+    /// Ask the worker to finish what it has and leave. May come again, with less time.
     Drain {
         /// Which worker.
         worker: WorkerId,
@@ -160,6 +209,37 @@ pub enum Action {
         /// Which slot.
         slot: u16,
     },
+    /// Nobody answers the slot's connections: every other worker shall.
+    Orphan {
+        /// Which slot.
+        slot: u16,
+    },
+    /// The slot's own worker answers again: the others shall let go.
+    Reclaim {
+        /// Which slot.
+        slot: u16,
+    },
+    /// A reload has ended. `failed` is the slot whose new worker did not get ready; it and those after it keep the
+    /// worker that they had.
+    ReportReloaded {
+        /// Which slot stood in the way, if one did.
+        failed: Option<u16>,
+    },
+    /// A worker was added to this slot.
+    ReportAdded {
+        /// Which slot.
+        slot: u16,
+    },
+    /// This slot's worker leaves, and gets no successor.
+    ReportRemoved {
+        /// Which slot.
+        slot: u16,
+    },
+    /// A worker cannot be added or removed.
+    Refuse {
+        /// Why not.
+        refusal: Refusal,
+    },
     /// Every slot is ready or given up, and at least one is ready. Comes once at most.
     ReportReady,
     /// The stop has begun. Comes once at most.
@@ -184,14 +264,20 @@ struct Stop {
     code: ExitCode,
 }
 
-/// The state of all slots.
-#[derive(Debug)]
+/// The state of all slots. What of it outlives an upgrade in place is serialised.
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Machine {
     limits: Limits,
     slots: Vec<Slot>,
     now_ms: u64,
+    /// Rises with every reload; workers of an earlier one are out of date.
+    generation: u64,
+    #[serde(skip)]
+    reload: Option<Reload>,
+    #[serde(skip)]
     stop: Option<Stop>,
     ready_reported: bool,
+    #[serde(skip)]
     finished: bool,
 }
 
@@ -201,8 +287,12 @@ impl Machine {
     pub fn start(slots: NonZeroU16, limits: Limits, now_ms: u64) -> (Self, Vec<Action>) {
         let mut machine = Self {
             limits,
-            slots: (0..slots.get()).map(Slot::new).collect(),
+            slots: (0..slots.get().min(SLOT_COUNT_MAX))
+                .map(Slot::new)
+                .collect(),
             now_ms,
+            generation: 0,
+            reload: None,
             stop: None,
             ready_reported: false,
             finished: false,
@@ -229,8 +319,12 @@ impl Machine {
             Event::FoundStopped { worker } => self.on_found_stopped(worker, &mut out),
             Event::Exited { worker, exit } => self.on_exited(worker, exit, &mut out),
             Event::StopRequested { grace_ms, code } => self.on_stop(grace_ms, code, &mut out),
+            Event::ReloadRequested { limits } => self.on_reload(limits, &mut out),
+            Event::AddWorker => self.on_add(&mut out),
+            Event::RemoveWorker => self.on_remove(&mut out),
             Event::Tick => self.on_tick(&mut out),
         }
+        self.go_on_reloading(&mut out);
         self.conclude(&mut out);
         out
     }
@@ -258,6 +352,26 @@ impl Machine {
         self.stop.is_some()
     }
 
+    /// Whether every slot has a worker that serves, and nothing is under way: the only moment at which the primary
+    /// itself may be replaced.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.stop.is_none()
+            && self.reload.is_none()
+            && self.ready_reported
+            && self.slots.iter().all(|slot| {
+                slot.successor.is_none() && (slot.is_ready() || slot.is_out() || slot.is_dead())
+            })
+    }
+
+    /// Whether any worker answers: what a watchdog wants to know.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.slots
+            .iter()
+            .any(|slot| slot.is_responsive(self.now_ms))
+    }
+
     /// What an operator is told of a slot; `None` if there is no such slot.
     #[must_use]
     pub fn view(&self, slot: u16) -> Option<SlotView> {
@@ -267,6 +381,13 @@ impl Machine {
     /// [`Machine::view`] of every slot, in order.
     pub fn views(&self) -> impl Iterator<Item = SlotView> + '_ {
         self.slots.iter().map(Slot::view)
+    }
+
+    /// How many slots shall have a worker.
+    #[must_use]
+    pub fn wanted(&self) -> u16 {
+        let wanted = self.slots.iter().filter(|slot| !slot.is_out()).count();
+        u16::try_from(wanted).unwrap_or(u16::MAX)
     }
 
     /// Moves the time on, and forgives workers a silence that was the primary's own.
@@ -281,67 +402,48 @@ impl Machine {
         self.now_ms = now_ms;
     }
 
-    fn slot_mut(&mut self, worker: WorkerId) -> Option<&mut Slot> {
-        self.slots.get_mut(usize::from(worker.slot))
-    }
-
-    fn live_mut(&mut self, worker: WorkerId) -> Option<&mut Worker> {
-        match &mut self.slot_mut(worker)?.phase {
-            Phase::Live(live) if live.id == worker => Some(live),
-            _ => None,
-        }
+    fn slot_mut(&mut self, number: u16) -> Option<&mut Slot> {
+        self.slots.get_mut(usize::from(number))
     }
 
     fn on_spawned(&mut self, worker: WorkerId, pid: u32, out: &mut Vec<Action>) {
         let now_ms = self.now_ms;
-        let stop = self.stop;
-        let Some(slot) = self.slot_mut(worker) else {
-            return;
-        };
-        if !slot.is_spawning(worker) {
-            return;
+        let stop_in_ms = self.stop.map(|stop| stop.kill_at_ms.saturating_sub(now_ms));
+        let live = Worker::new(worker, pid, self.generation, now_ms);
+        if let Some(slot) = self.slot_mut(worker.slot) {
+            slot.spawned(live, stop_in_ms, now_ms, out);
         }
-        let mut live = Worker::new(worker, pid, now_ms);
-        if let Some(stop) = stop {
-            // The stop came between the order to spawn and its answer.
-            live.leave(stop.kill_at_ms.saturating_sub(now_ms), out);
-        }
-        slot.phase = Phase::Live(live);
-        out.push(Action::SlotChanged { slot: worker.slot });
     }
 
     fn on_spawn_failed(&mut self, worker: WorkerId, out: &mut Vec<Action>) {
-        let stopping = self.stop.is_some();
-        let now_ms = self.now_ms;
-        let Some(slot) = self.slot_mut(worker) else {
-            return;
-        };
-        if slot.is_spawning(worker) {
-            slot.bury(worker, WorkerExit::NotStarted, stopping, now_ms, out);
-        }
+        let (stopping, now_ms) = (self.stop.is_some(), self.now_ms);
+        let step = self
+            .slot_mut(worker.slot)
+            .map(|slot| slot.spawn_failed(worker, stopping, now_ms, out));
+        self.note_step(worker.slot, step);
     }
 
     fn on_ready(&mut self, worker: WorkerId, out: &mut Vec<Action>) {
-        let now_ms = self.now_ms;
-        let Some(live) = self.live_mut(worker) else {
-            return;
-        };
-        if live.course == Course::Serving && live.ready_at_ms.is_none() {
-            live.ready_at_ms = Some(now_ms);
-            live.heard_at_ms = now_ms;
-            out.push(Action::SlotChanged { slot: worker.slot });
+        let (drain_timeout_ms, now_ms) = (self.limits.drain_timeout_ms, self.now_ms);
+        if let Some(slot) = self.slot_mut(worker.slot) {
+            slot.ready(worker, drain_timeout_ms, now_ms, out);
         }
     }
 
     fn on_heartbeat(&mut self, worker: WorkerId, at_ms: u64) {
-        let now_ms = self.now_ms;
-        if let Some(live) = self.live_mut(worker) {
-            live.heard_at_ms = live.heard_at_ms.max(at_ms.min(now_ms));
+        let at_ms = at_ms.min(self.now_ms);
+        if let Some(live) = self
+            .slot_mut(worker.slot)
+            .and_then(|slot| slot.worker_mut(worker))
+        {
+            live.heard(at_ms);
         }
     }
 
     fn on_found_stopped(&mut self, worker: WorkerId, out: &mut Vec<Action>) {
-        if let Some(live) = self.live_mut(worker)
+        if let Some(live) = self
+            .slot_mut(worker.slot)
+            .and_then(|slot| slot.worker_mut(worker))
             && matches!(live.course, Course::Hung { .. })
         {
             live.kill(out);
@@ -349,12 +451,18 @@ impl Machine {
     }
 
     fn on_exited(&mut self, worker: WorkerId, exit: WorkerExit, out: &mut Vec<Action>) {
-        let stopping = self.stop.is_some();
-        let now_ms = self.now_ms;
-        if self.live_mut(worker).is_some()
-            && let Some(slot) = self.slot_mut(worker)
+        let (stopping, now_ms) = (self.stop.is_some(), self.now_ms);
+        let step = self
+            .slot_mut(worker.slot)
+            .map(|slot| slot.exited(worker, exit, stopping, now_ms, out));
+        self.note_step(worker.slot, step);
+    }
+
+    fn note_step(&mut self, slot: u16, step: Option<Step>) {
+        if step == Some(Step::SuccessorFailed)
+            && let Some(reload) = &mut self.reload
         {
-            slot.bury(worker, exit, stopping, now_ms, out);
+            reload.failed(slot);
         }
     }
 
@@ -371,12 +479,67 @@ impl Machine {
                 give_up_at_ms: None,
                 code,
             });
+            self.reload = None;
             out.push(Action::ReportStopping);
             for slot in &mut self.slots {
-                slot.stop(grace_ms, out);
+                slot.stop(grace_ms, now_ms, out);
             }
         }
         self.enforce_stop(out);
+    }
+
+    fn on_add(&mut self, out: &mut Vec<Action>) {
+        if self.stop.is_some() {
+            out.push(Action::Refuse {
+                refusal: Refusal::Stopping,
+            });
+            return;
+        }
+        // One that still drains is as good as empty: its successor overlaps with it as in a reload.
+        let place = self
+            .slots
+            .iter()
+            .position(Slot::is_out)
+            .or_else(|| self.slots.iter().position(Slot::is_dead));
+        let place = match (place, u16::try_from(self.slots.len())) {
+            (Some(place), _) => place,
+            (None, Ok(number)) if number < SLOT_COUNT_MAX => {
+                self.slots.push(Slot::new(number));
+                usize::from(number)
+            }
+            _ => {
+                out.push(Action::Refuse {
+                    refusal: Refusal::TooMany,
+                });
+                return;
+            }
+        };
+        if let Some(slot) = self.slots.get_mut(place) {
+            out.push(Action::ReportAdded { slot: slot.number });
+            slot.revive(out);
+        }
+    }
+
+    fn on_remove(&mut self, out: &mut Vec<Action>) {
+        let (drain_timeout_ms, now_ms) = (self.limits.drain_timeout_ms, self.now_ms);
+        let stopping = self.stop.is_some();
+        let mut filled = self
+            .slots
+            .iter_mut()
+            .filter(|slot| !slot.is_out() && !slot.is_dead());
+        let (last, another) = (filled.next_back(), filled.next_back());
+        let refusal = match (last, another) {
+            _ if stopping => Refusal::Stopping,
+            (Some(slot), Some(_)) => {
+                if slot.decommission(drain_timeout_ms, now_ms, out) {
+                    out.push(Action::ReportRemoved { slot: slot.number });
+                    return;
+                }
+                Refusal::Busy
+            }
+            _ => Refusal::LastWorker,
+        };
+        out.push(Action::Refuse { refusal });
     }
 
     fn on_tick(&mut self, out: &mut Vec<Action>) {
@@ -398,16 +561,14 @@ impl Machine {
         stop.give_up_at_ms
             .get_or_insert(now_ms.saturating_add(REAP_GRACE_MS));
         for slot in &mut self.slots {
-            if let Phase::Live(live) = &mut slot.phase {
-                live.kill(out);
-            }
+            slot.kill_all(out);
         }
     }
 
     /// Says what has become true of the cluster as a whole.
     fn conclude(&mut self, out: &mut Vec<Action>) {
         if let Some(stop) = self.stop {
-            let gone = self.slots.iter().all(|slot| !slot.is_occupied());
+            let gone = self.slots.iter().all(|slot| !slot.has_processes());
             let given_up = stop.give_up_at_ms.is_some_and(|at_ms| self.now_ms >= at_ms);
             if gone {
                 self.finish(stop.code, out);
@@ -416,19 +577,41 @@ impl Machine {
             }
             return;
         }
-        let dead = self
-            .slots
-            .iter()
-            .filter(|slot| matches!(slot.phase, Phase::Dead))
-            .count();
-        if dead == self.slots.len() {
+        let wanted = self.slots.iter().filter(|slot| !slot.is_out());
+        let (mut all, mut ready, mut dead) = (0_usize, 0_usize, 0_usize);
+        for slot in wanted {
+            all += 1;
+            ready += usize::from(slot.is_ready());
+            dead += usize::from(slot.is_dead());
+        }
+        if dead == all {
             self.finish(ExitCode::AllSlotsDead, out);
             return;
         }
-        let ready = self.slots.iter().filter(|slot| slot.is_ready()).count();
-        if !self.ready_reported && ready + dead == self.slots.len() {
+        if !self.ready_reported && ready > 0 && ready + dead == all {
             self.ready_reported = true;
             out.push(Action::ReportReady);
+        }
+        if self.ready_reported {
+            self.share_out(out);
+        }
+    }
+
+    /// Lets the others answer for slots that do not answer themselves. Not before the cluster is ready: until then the
+    /// queues wait for their own workers, which are on their way.
+    fn share_out(&mut self, out: &mut Vec<Action>) {
+        let now_ms = self.now_ms;
+        for slot in &mut self.slots {
+            let orphaned = !slot.is_responsive(now_ms);
+            if orphaned != slot.orphaned {
+                slot.orphaned = orphaned;
+                let slot = slot.number;
+                out.push(if orphaned {
+                    Action::Orphan { slot }
+                } else {
+                    Action::Reclaim { slot }
+                });
+            }
         }
     }
 

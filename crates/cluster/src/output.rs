@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How many lines are kept of each worker.
 pub(crate) const TAIL_LINES_MAX: usize = 20;
@@ -20,6 +20,8 @@ pub(crate) const TAIL_LINE_BYTES_MAX: usize = 400;
 const LINE_BYTES_MAX: usize = 16 * 1_024;
 /// How many pieces may wait to be passed on.
 const QUEUE_PIECES_MAX: usize = 256;
+/// How often a flush looks for room in a full queue.
+const FLUSH_STEP: Duration = Duration::from_millis(5);
 
 /// The output of one worker, cut into lines.
 #[derive(Debug, Default)]
@@ -30,6 +32,14 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
+    /// One that goes on after these lines.
+    pub(crate) fn of(lines: Vec<String>) -> Self {
+        Self {
+            lines: lines.into(),
+            partial: Vec::new(),
+        }
+    }
+
     /// Takes what was read, and returns what is to be passed on: whole lines, so that those of several
     /// workers do not get mixed up.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
@@ -96,25 +106,36 @@ fn printable(line: &[u8]) -> String {
     text
 }
 
+/// What the thread is given.
+#[derive(Debug)]
+enum Piece {
+    Bytes(Vec<u8>),
+    /// Everything before it has been written once this is dropped.
+    Mark(SyncSender<()>),
+}
+
 /// The thread that passes output on.
 #[derive(Debug)]
 pub(crate) struct Copier {
-    queue: SyncSender<Vec<u8>>,
+    queue: SyncSender<Piece>,
     dropped: Arc<AtomicU64>,
-    /// Closed when the thread has ended.
-    ended: Receiver<()>,
 }
 
 impl Copier {
     /// Starts the thread; it writes to `sink`.
     pub(crate) fn start(mut sink: impl Write + Send + 'static) -> io::Result<Self> {
-        let (queue, pieces) = sync_channel::<Vec<u8>>(QUEUE_PIECES_MAX);
-        let (alive, ended) = sync_channel::<()>(1);
+        let (queue, pieces) = sync_channel::<Piece>(QUEUE_PIECES_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
         let lost = Arc::clone(&dropped);
         thread::Builder::new().name("stderr-copy".into()).spawn(move || {
-            let _alive = alive;
             for piece in pieces {
+                let piece = match piece {
+                    Piece::Bytes(piece) => piece,
+                    Piece::Mark(written) => {
+                        drop(written);
+                        continue;
+                    }
+                };
                 let bytes = lost.swap(0, Ordering::Relaxed);
                 let notice = (bytes > 0).then(|| {
                     format!("okdb: {bytes} bytes of worker output were dropped: nobody read standard error\n")
@@ -124,11 +145,7 @@ impl Copier {
                 let _ = sink.write_all(&piece);
             }
         })?;
-        Ok(Self {
-            queue,
-            dropped,
-            ended,
-        })
+        Ok(Self { queue, dropped })
     }
 
     /// Passes `piece` on, or drops it when the queue is full. Never blocks.
@@ -137,16 +154,25 @@ impl Copier {
             return;
         }
         let bytes = u64::try_from(piece.len()).unwrap_or(u64::MAX);
-        if self.queue.try_send(piece).is_err() {
+        if self.queue.try_send(Piece::Bytes(piece)).is_err() {
             self.dropped.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Waits until everything has been written, or until `timeout` has passed.
-    pub(crate) fn finish(self, timeout: Duration) {
-        let Self { queue, ended, .. } = self;
-        drop(queue);
-        if ended.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
+    /// Waits until everything so far has been written, or until `timeout` has passed.
+    pub(crate) fn flush(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
+        let (mark, written) = sync_channel(1);
+        let mut mark = Piece::Mark(mark);
+        while let Err(TrySendError::Full(back)) = self.queue.try_send(mark) {
+            mark = back;
+            if Instant::now() >= deadline {
+                break;
+            }
+            thread::sleep(FLUSH_STEP);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if written.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!("some worker output was not written: nobody reads standard error");
         }
     }
@@ -259,7 +285,7 @@ mod tests {
         }
         // Everything but the queue and what the thread holds was dropped.
         drop(permits);
-        copier.finish(Duration::from_secs(60));
+        copier.flush(Duration::from_secs(60));
         let text = text(&written);
         assert!(
             text.contains("bytes of worker output were dropped"),
@@ -277,7 +303,7 @@ mod tests {
         let (sink, permits, written) = gate();
         let copier = Copier::start(sink).expect("thread");
         copier.pass_on(b"never\n".to_vec());
-        copier.finish(Duration::from_millis(1));
+        copier.flush(Duration::from_millis(1));
         assert_eq!(text(&written), "");
         drop(permits);
     }

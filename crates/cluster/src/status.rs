@@ -17,7 +17,7 @@ pub struct SlotStatus {
     pub start_time: Option<u64>,
     /// The slot's state.
     pub state: SlotState,
-    /// How many workers it has had beyond the first.
+    /// How many workers were started in it because another one had died.
     pub restarts: u64,
     /// When its worker was started, in Unix milliseconds.
     pub started_at: Option<u64>,
@@ -27,6 +27,10 @@ pub struct SlotStatus {
     pub last_stderr: Vec<String>,
     /// In state `backoff`: how long the whole wait is, in milliseconds.
     pub backoff_ms: Option<u64>,
+    /// Pids of its former workers that finish what they have, after a reload or when it is scaled away.
+    pub leaving: Vec<u32>,
+    /// Whether the other slots' workers answer its connections.
+    pub orphaned: bool,
 }
 
 /// How a worker ended.
@@ -122,6 +126,8 @@ mod tests {
             last_exit: None,
             last_stderr,
             backoff_ms: Some(250),
+            leaving: Vec::new(),
+            orphaned: false,
         }
     }
 

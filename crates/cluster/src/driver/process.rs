@@ -2,11 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use okdb_ipc::{Peer, SendError, ToPrimary, ToWorker};
 use okdb_sys::spawn::Child;
 use okdb_sys::{Identity, Signal, reap};
+use serde::{Deserialize, Serialize};
 
+use crate::handover::{HandedProcess, take};
 use crate::machine::{WorkerExit, WorkerId};
 use crate::output::{Copier, Tail};
 
@@ -24,32 +27,101 @@ pub(super) enum Reading {
     All,
 }
 
+/// How far its side of the conversation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Talk {
+    /// Nothing said yet.
+    Silent,
+    /// It has said Hello and got its configuration. Snapshots come after that.
+    Greeted,
+    /// It has said Ready: it can be given listeners.
+    Ready,
+    /// It was asked to leave: it is given nothing any more.
+    Leaving,
+}
+
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) worker: WorkerId,
     pub(super) identity: Identity,
     /// Our end of its supervision socket, until it has closed its own.
     pub(super) peer: Option<Peer>,
-    /// Whether it has said Hello and got its configuration. Snapshots come after that.
-    pub(super) greeted: bool,
+    pub(super) talk: Talk,
     /// Our end of its standard error, until it has ended.
     pub(super) stderr: Option<File>,
     pub(super) tail: Tail,
+    /// Readable when it has ended, where the kernel can tell.
+    pub(super) end: Option<OwnedFd>,
+    /// Its supervision socket, kept open for a worker that speaks another version's messages: it is told to leave by a
+    /// signal, and must not take us for dead before.
+    pub(super) mute: Option<OwnedFd>,
     /// Unix milliseconds.
     pub(super) started_at: u64,
 }
 
 impl Process {
-    pub(super) fn new(worker: WorkerId, child: Child, peer: Peer, started_at: u64) -> Self {
+    pub(super) fn new(worker: WorkerId, child: Child, peer: Option<Peer>, started_at: u64) -> Self {
         Self {
             worker,
             identity: child.identity,
-            peer: Some(peer),
-            greeted: false,
+            peer,
+            talk: Talk::Silent,
             stderr: child.stderr.map(File::from),
             tail: Tail::default(),
+            end: child.identity.end_descriptor().ok().flatten(),
+            mute: None,
             started_at,
         }
+    }
+
+    /// What the next program needs to go on with it. Output that has been read and is no whole line yet is lost.
+    pub(super) fn hand_over(&self) -> HandedProcess {
+        HandedProcess {
+            worker: self.worker,
+            pid: self.identity.pid,
+            start_time: self.identity.start_time,
+            started_at: self.started_at,
+            talk: self.talk,
+            ipc: self
+                .peer
+                .as_ref()
+                .map(|peer| (peer.as_fd().as_raw_fd(), peer.state())),
+            stderr: self.stderr.as_ref().map(AsRawFd::as_raw_fd),
+            tail: self.tail.lines(),
+        }
+    }
+
+    /// Goes on with what was handed over; `understood`: whether it speaks our messages.
+    pub(super) fn resume(handed: HandedProcess, understood: bool) -> io::Result<Self> {
+        let identity = Identity {
+            pid: handed.pid,
+            start_time: handed.start_time,
+        };
+        let (peer, mute) = match handed.ipc {
+            Some((fd, state)) if understood => (Some(Peer::resume(take(fd)?, state)), None),
+            Some((fd, _)) => (None, Some(take(fd)?)),
+            None => (None, None),
+        };
+        Ok(Self {
+            worker: handed.worker,
+            identity,
+            peer,
+            talk: handed.talk,
+            stderr: handed.stderr.map(take).transpose()?.map(File::from),
+            tail: Tail::of(handed.tail),
+            end: identity.end_descriptor().ok().flatten(),
+            mute,
+            started_at: handed.started_at,
+        })
+    }
+
+    /// The descriptors that have to stay open for it.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let peer = self.peer.as_ref().map(AsFd::as_fd);
+        peer.into_iter()
+            .chain(self.mute.as_ref().map(AsFd::as_fd))
+            .chain(self.stderr.as_ref().map(AsFd::as_fd))
     }
 
     /// How it ended, once it has.
@@ -130,7 +202,15 @@ impl Process {
 
     /// Queues a message, and sends what the socket takes at once.
     pub(super) fn send(&mut self, message: &ToWorker) {
-        let sent = self.peer.as_mut().map(|peer| peer.send(message));
+        self.send_with(message, Vec::new());
+    }
+
+    /// The same for a message that brings descriptors.
+    pub(super) fn send_with(&mut self, message: &ToWorker, descriptors: Vec<OwnedFd>) {
+        let sent = self
+            .peer
+            .as_mut()
+            .map(|peer| peer.send_with(message, descriptors));
         self.check(sent);
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -12,27 +12,25 @@ use okdb_sys::Signal;
 use okdb_sys::host::monotonic_ms;
 use okdb_sys::signals::Signals;
 
-use super::process::{Process, Reading};
-use super::stop::StopReceiver;
-use super::{Driver, Observer, SNAPSHOT_INTERVAL_MS, SNAPSHOT_STDERR_BYTES_MAX};
+use super::control::Orders;
+use super::orphans::Orphans;
+use super::process::{Process, Reading, Talk};
+use super::roster::{Roster, unix_ms};
+use super::upgrade::{Check, Resumed};
+use super::{Driver, Observer, Options, Plan, SNAPSHOT_INTERVAL_MS, SNAPSHOT_STDERR_BYTES_MAX};
 use crate::exit::ExitCode;
 use crate::listen::Listeners;
 use crate::machine::{Action, Event, Kill, Machine, TICK_MS, WorkerExit, WorkerId};
 use crate::output::Copier;
 use crate::spawner::{Launch, Spawner};
-use crate::status::{LastExit, SlotStatus, bound_stderr};
+use crate::status::{SlotStatus, bound_stderr};
+use crate::systemd::Notifier;
 
 /// How long to pause when even `poll` fails, which only a starved system makes it do.
 const POLL_FAILURE_PAUSE: Duration = Duration::from_millis(50);
 
-/// What is remembered of a slot beyond the machine's state.
-#[derive(Debug, Default)]
-struct Record {
-    process: Option<Process>,
-    last_exit: Option<LastExit>,
-    /// The last lines of the worker that `last_exit` is about.
-    last_stderr: Vec<String>,
-}
+/// How often a service manager's status line is renewed. Milliseconds.
+const STATUS_INTERVAL_MS: u64 = 5_000;
 
 /// When to tell the workers what has become of the cluster.
 #[derive(Debug, Default)]
@@ -55,26 +53,35 @@ impl Snapshot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Signals,
-    Stop,
-    Ipc(u16),
-    Stderr(u16),
+    Orders,
+    Ipc(WorkerId),
+    Stderr(WorkerId),
+    End,
+    Check,
 }
 
 pub(super) struct Supervision<'a, S, O> {
-    machine: Machine,
-    /// What [`Machine::start`] ordered, until the run begins.
+    pub(super) machine: Machine,
+    /// What the machine ordered before the run begins.
     first: Vec<Action>,
-    listeners: Listeners,
-    signals: Signals,
-    shutdown_grace_ms: u64,
-    stop: StopReceiver,
-    slots: Vec<Record>,
-    copier: Copier,
+    pub(super) listeners: Listeners,
+    pub(super) signals: Option<Signals>,
+    pub(super) options: Options,
+    pub(super) orders: Option<Orders>,
+    pub(super) roster: Roster,
+    orphans: Orphans,
+    /// The child that checks whether an upgrade can be done, while there is one.
+    pub(super) check: Option<Check>,
+    pub(super) copier: Copier,
+    pub(super) notifier: Notifier,
+    /// When the service manager was last told: that all is well, and what the cluster looks like.
+    pinged_at_ms: u64,
+    status_at_ms: u64,
     snapshot: Snapshot,
     reaped_at_ms: u64,
     finished: Option<ExitCode>,
     spawner: &'a mut S,
-    observer: &'a mut O,
+    pub(super) observer: &'a mut O,
 }
 
 impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
@@ -85,17 +92,39 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
         observer: &'a mut O,
     ) -> Self {
         let now_ms = monotonic_ms();
-        let slots = driver.listeners.slots();
-        let (machine, first) = Machine::start(slots, driver.options.limits, now_ms);
+        let limits = driver.options.limits;
+        let begin = match driver.plan {
+            Plan::Start(listeners) => {
+                let (machine, first) = Machine::start(listeners.slots(), limits, now_ms);
+                Resumed {
+                    machine,
+                    first,
+                    listeners,
+                    roster: Roster::default(),
+                }
+            }
+            Plan::Resume(mut resumed) => {
+                // The workers run the program that was replaced.
+                let reload = Event::ReloadRequested { limits };
+                resumed.first = resumed.machine.handle(reload, now_ms);
+                resumed
+            }
+        };
+        let orphaned = begin.machine.views().filter(|view| view.orphaned);
         Self {
-            machine,
-            first,
-            listeners: driver.listeners,
+            orphans: Orphans::of(orphaned.map(|view| view.slot)),
+            machine: begin.machine,
+            first: begin.first,
+            listeners: begin.listeners,
             signals: driver.signals,
-            shutdown_grace_ms: driver.options.shutdown_grace_ms,
-            stop: driver.stop,
-            slots: (0..slots.get()).map(|_| Record::default()).collect(),
+            options: driver.options,
+            orders: driver.orders,
+            roster: begin.roster,
+            check: None,
             copier,
+            notifier: driver.notifier,
+            pinged_at_ms: now_ms,
+            status_at_ms: now_ms,
             snapshot: Snapshot::default(),
             reaped_at_ms: now_ms,
             finished: None,
@@ -106,6 +135,7 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
 
     pub(super) fn run(&mut self) -> ExitCode {
         if let Some(code) = self.stopped_before_start() {
+            self.notifier.stopping();
             self.observer.on_stop();
             return code;
         }
@@ -121,76 +151,83 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
         }
     }
 
-    /// A stop that came while the server was still being prepared: no worker is made only to be ended.
-    fn stopped_before_start(&mut self) -> Option<ExitCode> {
-        let signalled = self.signals.drain().into_iter().any(is_stop);
-        self.stop.take().or(signalled.then_some(ExitCode::Clean))
-    }
-
     /// Ends the run: listeners are closed and the files of Unix sockets removed.
     pub(super) fn into_copier(self) -> Copier {
         self.copier
     }
 
-    /// One turn of the loop: wait, then take in everything that has happened. Signals come first, so
+    /// One turn of the loop: wait, then take in everything that has happened. Orders come first, so
     /// that a worker which died of the same Ctrl-C is not replaced; messages come before the tick, so
     /// that no heartbeat which has arrived is missed.
     fn turn(&mut self) {
         let ready = self.wait();
-        let mut children_changed = false;
+        let mut children_changed = ready.iter().any(|(source, _)| *source == Source::End);
         if ready.iter().any(|(source, _)| *source == Source::Signals) {
-            children_changed = self.take_signals();
+            children_changed |= self.take_signals();
         }
-        if ready.iter().any(|(source, _)| *source == Source::Stop)
-            && let Some(code) = self.stop.take()
-        {
-            self.request_stop(code);
+        if ready.iter().any(|(source, _)| *source == Source::Orders) {
+            self.take_orders();
         }
         for (source, events) in ready {
             match source {
-                Source::Ipc(slot) => self.serve_ipc(slot, events),
-                Source::Stderr(slot) => self.read_stderr(slot),
-                Source::Signals | Source::Stop => {}
+                Source::Ipc(worker) => self.serve_ipc(worker, events),
+                Source::Stderr(worker) => self.read_stderr(worker),
+                Source::Check => self.listen_to_check(),
+                Source::Signals | Source::Orders | Source::End => {}
             }
         }
         let now_ms = monotonic_ms();
-        // SIGCHLD is only a hint: the clock makes us look, too.
+        // The news of a child's end are only a hint: the clock makes us look, too.
         if children_changed || now_ms.saturating_sub(self.reaped_at_ms) >= TICK_MS {
             self.reaped_at_ms = now_ms;
             self.reap();
+            self.finish_check();
         }
         self.feed(Event::Tick);
         self.send_snapshot();
+        self.tell_manager();
     }
 
     /// Waits for the next event or deadline, and tells which descriptors want something.
     fn wait(&self) -> Vec<(Source, PollFlags)> {
-        let mut sources = vec![Source::Signals, Source::Stop];
-        let mut fds = vec![
-            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.stop.as_fd(), PollFlags::POLLIN),
-        ];
-        for (slot, record) in (0..).zip(&self.slots) {
-            let Some(process) = &record.process else {
-                continue;
-            };
+        let mut sources = Vec::new();
+        let mut fds = Vec::new();
+        if let Some(orders) = &self.orders {
+            sources.push(Source::Orders);
+            fds.push(PollFd::new(orders.as_fd(), PollFlags::POLLIN));
+        }
+        if let Some(signals) = &self.signals {
+            sources.push(Source::Signals);
+            fds.push(PollFd::new(signals.as_fd(), PollFlags::POLLIN));
+        }
+        for process in self.roster.iter() {
             if let Some(peer) = &process.peer {
                 let mut events = PollFlags::POLLIN;
                 events.set(PollFlags::POLLOUT, peer.wants_write());
-                sources.push(Source::Ipc(slot));
+                sources.push(Source::Ipc(process.worker));
                 fds.push(PollFd::new(peer.as_fd(), events));
             }
             if let Some(stderr) = &process.stderr {
-                sources.push(Source::Stderr(slot));
+                sources.push(Source::Stderr(process.worker));
                 fds.push(PollFd::new(stderr.as_fd(), PollFlags::POLLIN));
             }
+            // Where signals tell of children, one more descriptor a worker would be for nothing.
+            if self.signals.is_none()
+                && let Some(end) = &process.end
+            {
+                sources.push(Source::End);
+                fds.push(PollFd::new(end.as_fd(), PollFlags::POLLIN));
+            }
+        }
+        if let Some(stderr) = self.check.as_ref().and_then(Check::stderr) {
+            sources.push(Source::Check);
+            fds.push(PollFd::new(stderr, PollFlags::POLLIN));
         }
         let now_ms = monotonic_ms();
-        let wake_ms = self.machine.next_wake_ms(now_ms);
-        let wake_ms = self
-            .snapshot
-            .at_ms(now_ms)
-            .map_or(wake_ms, |at_ms| at_ms.min(wake_ms));
+        let wake_ms = [self.snapshot.at_ms(now_ms), self.ping_at_ms()]
+            .into_iter()
+            .flatten()
+            .fold(self.machine.next_wake_ms(now_ms), u64::min);
         let timeout_ms = u16::try_from(wake_ms.saturating_sub(now_ms)).unwrap_or(u16::MAX);
         match poll(&mut fds, PollTimeout::from(timeout_ms)) {
             Ok(_) => {}
@@ -215,41 +252,10 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
             .collect()
     }
 
-    /// Acts on the signals that have come; tells whether a child may have ended.
-    fn take_signals(&mut self) -> bool {
-        let signals = self.signals.drain();
-        for signal in &signals {
-            match signal {
-                signal if is_stop(*signal) => tracing::info!(%signal, "stopping"),
-                Signal::Hup | Signal::Usr1 | Signal::Usr2 | Signal::Ttin | Signal::Ttou => {
-                    tracing::warn!(%signal, "this signal has no effect");
-                }
-                _ => {}
-            }
-        }
-        // TERM and INT together are one request: whoever sends both means one stop.
-        if signals.iter().copied().any(is_stop) {
-            self.request_stop(ExitCode::Clean);
-        }
-        signals.contains(&Signal::Chld)
-    }
-
-    fn request_stop(&mut self, code: ExitCode) {
-        self.feed(Event::StopRequested {
-            grace_ms: self.shutdown_grace_ms,
-            code,
-        });
-    }
-
-    fn process_mut(&mut self, slot: u16) -> Option<&mut Process> {
-        self.slots.get_mut(usize::from(slot))?.process.as_mut()
-    }
-
-    fn serve_ipc(&mut self, slot: u16, events: PollFlags) {
-        let Some(process) = self.process_mut(slot) else {
+    fn serve_ipc(&mut self, worker: WorkerId, events: PollFlags) {
+        let Some(process) = self.roster.get_mut(worker) else {
             return;
         };
-        let worker = process.worker;
         if events.contains(PollFlags::POLLOUT) {
             process.flush();
         }
@@ -263,67 +269,58 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
 
     fn take_message(&mut self, worker: WorkerId, message: &ToPrimary) {
         match *message {
-            ToPrimary::Hello { pid, slot } => {
-                let known = self
-                    .process_mut(worker.slot)
-                    .map(|process| process.identity.pid);
-                if slot != worker.slot || Some(pid) != known {
-                    tracing::error!(
-                        slot = worker.slot,
-                        pid = known,
-                        said_slot = slot,
-                        said_pid = pid,
-                        "a worker takes itself for another one"
-                    );
+            ToPrimary::Hello { pid, slot } => self.greet(worker, pid, slot),
+            ToPrimary::Ready => {
+                if let Some(process) = self.roster.get_mut(worker) {
+                    process.talk = process.talk.max(Talk::Ready);
                 }
-                let config = self.observer.config(worker.slot);
-                if let Some(process) = self.process_mut(worker.slot) {
-                    process.send(&ToWorker::Config(config));
-                    process.greeted = true;
-                    self.snapshot.due = true;
-                }
+                self.feed(Event::Ready { worker });
+                self.orphans.join(worker, &mut self.roster, &self.listeners);
             }
-            ToPrimary::Ready => self.feed(Event::Ready { worker }),
             ToPrimary::Heartbeat { at_ms } => self.feed(Event::Heartbeat { worker, at_ms }),
             ToPrimary::Bye => tracing::debug!(slot = worker.slot, "worker leaves"),
         }
     }
 
-    fn read_stderr(&mut self, slot: u16) {
-        let Some(process) = self
-            .slots
-            .get_mut(usize::from(slot))
-            .and_then(|record| record.process.as_mut())
-        else {
+    fn greet(&mut self, worker: WorkerId, said_pid: u32, said_slot: u16) {
+        let config = self.observer.config(worker.slot);
+        let Some(process) = self.roster.get_mut(worker) else {
             return;
         };
-        process.read_stderr(Reading::Some, &self.copier);
+        let pid = process.identity.pid;
+        if said_slot != worker.slot || said_pid != pid {
+            tracing::error!(
+                slot = worker.slot,
+                pid,
+                said_slot,
+                said_pid,
+                "a worker takes itself for another one"
+            );
+        }
+        process.send(&ToWorker::Config(config));
+        process.talk = process.talk.max(Talk::Greeted);
+        self.snapshot.due = true;
+    }
+
+    fn read_stderr(&mut self, worker: WorkerId) {
+        if let Some(process) = self.roster.get_mut(worker) {
+            process.read_stderr(Reading::Some, &self.copier);
+        }
     }
 
     /// Collects every worker that has ended.
     fn reap(&mut self) {
-        for slot in 0..self.slots.len() {
-            let Some(record) = self.slots.get_mut(slot) else {
-                continue;
-            };
-            let Some(exit) = record.process.as_ref().and_then(Process::try_wait) else {
-                continue;
-            };
-            let Some(mut process) = record.process.take() else {
-                continue;
-            };
+        for (mut process, exit) in self.roster.take_ended() {
+            let worker = process.worker;
             // Its last words are in the pipe, complete.
             process.read_stderr(Reading::All, &self.copier);
-            record.last_stderr = process.tail.lines();
-            record.last_exit = Some(LastExit::new(exit, unix_ms(), None));
-            self.feed(Event::Exited {
-                worker: process.worker,
-                exit,
-            });
+            self.roster
+                .remember(worker.slot, exit, None, process.tail.lines());
+            self.feed(Event::Exited { worker, exit });
         }
     }
 
-    fn feed(&mut self, event: Event) {
+    pub(super) fn feed(&mut self, event: Event) {
         self.feed_all(VecDeque::from([event]));
     }
 
@@ -344,15 +341,32 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
                 Action::ReportDeath { worker, pid, exit } => self.report_death(worker, pid, exit),
                 Action::ReportDead { slot } => {
                     tracing::error!(slot, "slot given up: its worker died too often");
-                    // Its listener would go on to get a share of all connections, for nobody.
-                    self.listeners.close_slot(slot);
                 }
-                Action::ReportReady => self.observer.on_ready(),
+                Action::Orphan { slot } => {
+                    self.orphans.share(slot, &mut self.roster, &self.listeners);
+                    self.snapshot.due = true;
+                }
+                Action::Reclaim { slot } => {
+                    self.orphans.reclaim(slot, &mut self.roster);
+                    self.snapshot.due = true;
+                }
+                Action::ReportReady => {
+                    self.observer.on_ready();
+                    let line = self.status_line();
+                    self.notifier.ready(&line);
+                }
                 Action::ReportStopping => {
+                    self.notifier.stopping();
                     // Once the workers have closed theirs, too, clients are refused at once instead of
                     // being queued for nobody.
                     self.listeners.close();
                     self.observer.on_stop();
+                }
+                Action::ReportReloaded { failed } => self.reloaded(failed),
+                Action::ReportAdded { slot } => tracing::info!(slot, "one worker more"),
+                Action::ReportRemoved { slot } => tracing::info!(slot, "one worker fewer"),
+                Action::Refuse { refusal } => {
+                    tracing::warn!(reason = %refusal, "the number of workers stays as it is");
                 }
                 Action::SlotChanged { slot } => self.slot_changed(slot),
                 Action::Finished { code } => self.finished = Some(code),
@@ -365,27 +379,26 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
             Ok(process) => {
                 let pid = process.identity.pid;
                 tracing::info!(slot = worker.slot, pid, "worker started");
-                if let Some(record) = self.slots.get_mut(usize::from(worker.slot)) {
-                    record.process = Some(process);
-                }
+                self.roster.insert(process);
                 Event::Spawned { worker, pid }
             }
             Err(error) => {
-                if let Some(record) = self.slots.get_mut(usize::from(worker.slot)) {
-                    let reason = error.to_string();
-                    record.last_exit = Some(LastExit::new(
-                        WorkerExit::NotStarted,
-                        unix_ms(),
-                        Some(&reason),
-                    ));
-                    record.last_stderr.clear();
-                }
+                let reason = error.to_string();
+                self.roster.remember(
+                    worker.slot,
+                    WorkerExit::NotStarted,
+                    Some(&reason),
+                    Vec::new(),
+                );
                 Event::SpawnFailed { worker }
             }
         }
     }
 
     fn try_spawn(&mut self, worker: WorkerId) -> io::Result<Process> {
+        self.listeners
+            .ensure_slot(worker.slot)
+            .map_err(io::Error::other)?;
         let (peer, theirs) = okdb_ipc::pair()?;
         let launch = Launch {
             worker,
@@ -393,13 +406,14 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
             listeners: self.listeners.of_slot(worker.slot).collect(),
         };
         let child = self.spawner.spawn(&launch)?;
-        Ok(Process::new(worker, child, peer, unix_ms()))
+        Ok(Process::new(worker, child, Some(peer), unix_ms()))
     }
 
     fn drain(&mut self, worker: WorkerId, grace_ms: u64) {
         let deadline_ms = monotonic_ms().saturating_add(grace_ms);
-        if let Some(process) = self.process_mut(worker.slot) {
+        if let Some(process) = self.roster.get_mut(worker) {
             process.send(&ToWorker::Drain { deadline_ms });
+            process.talk = Talk::Leaving;
             // A worker that does not read its socket yet, or no more, is reached by the signal.
             process.signal(Signal::Term);
         }
@@ -407,11 +421,11 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
 
     fn signal(&mut self, worker: WorkerId, kill: Kill) -> Option<Event> {
         let stopping = self.machine.is_stopping();
-        let process = self.process_mut(worker.slot)?;
+        let process = self.roster.get_mut(worker)?;
         let pid = process.identity.pid;
         match kill {
             Kill::Kill => {
-                let why = if stopping {
+                let why = if stopping || process.talk == Talk::Leaving {
                     "it has not left in time"
                 } else {
                     "it was not ready in time, or hangs"
@@ -433,10 +447,9 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
 
     fn report_death(&mut self, worker: WorkerId, pid: Option<u32>, exit: WorkerExit) {
         let reason = self
-            .slots
-            .get(usize::from(worker.slot))
-            .and_then(|record| record.last_exit.as_ref())
-            .map_or_else(|| exit.to_string(), |exit| exit.reason.clone());
+            .roster
+            .last_reason(worker.slot)
+            .map_or_else(|| exit.to_string(), str::to_owned);
         tracing::warn!(slot = worker.slot, pid, reason, "worker died");
         if let Some(pid) = pid {
             self.observer.on_worker_death(worker.slot, pid, exit);
@@ -445,28 +458,16 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
 
     fn slot_changed(&mut self, slot: u16) {
         self.snapshot.due = true;
-        if let Some(status) = self.status(slot) {
-            self.observer.on_slot_changed(&status);
+        if let Some(view) = self.machine.view(slot) {
+            self.observer.on_slot_changed(&self.roster.status(view));
         }
     }
 
-    fn status(&self, slot: u16) -> Option<SlotStatus> {
-        let view = self.machine.view(slot)?;
-        let record = self.slots.get(usize::from(slot))?;
-        Some(SlotStatus {
-            slot,
-            pid: view.pid,
-            start_time: record
-                .process
-                .as_ref()
-                .map(|process| process.identity.start_time),
-            state: view.state,
-            restarts: view.restarts,
-            started_at: record.process.as_ref().map(|process| process.started_at),
-            last_exit: record.last_exit.clone(),
-            last_stderr: record.last_stderr.clone(),
-            backoff_ms: view.backoff_ms,
-        })
+    pub(super) fn statuses(&self) -> Vec<SlotStatus> {
+        self.machine
+            .views()
+            .map(|view| self.roster.status(view))
+            .collect()
     }
 
     fn send_snapshot(&mut self) {
@@ -482,31 +483,43 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
             due: false,
             sent_at_ms: Some(now_ms),
         };
-        let mut statuses: Vec<SlotStatus> = self
-            .machine
-            .views()
-            .filter_map(|view| self.status(view.slot))
-            .collect();
+        let mut statuses = self.statuses();
         bound_stderr(&mut statuses, SNAPSHOT_STDERR_BYTES_MAX);
         let snapshot = ToWorker::Snapshot(self.observer.snapshot(&statuses));
-        let processes = self
-            .slots
-            .iter_mut()
-            .filter_map(|record| record.process.as_mut());
-        for process in processes.filter(|process| process.greeted) {
-            process.send(&snapshot);
+        for process in self.roster.iter_mut() {
+            if process.talk >= Talk::Greeted {
+                process.send(&snapshot);
+            }
         }
     }
-}
 
-fn is_stop(signal: Signal) -> bool {
-    matches!(signal, Signal::Term | Signal::Int)
-}
+    pub(super) fn status_line(&mut self) -> String {
+        let statuses = self.statuses();
+        self.observer.status_line(&statuses)
+    }
 
-/// The wall clock, for display only: nothing is decided by it.
-fn unix_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    /// When the service manager wants to hear that all is well.
+    fn ping_at_ms(&self) -> Option<u64> {
+        let interval = self.notifier.watchdog_interval()?;
+        let interval_ms = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
+        Some(self.pinged_at_ms.saturating_add(interval_ms))
+    }
+
+    /// Says that all is well, if it is: a primary whose workers all fail to answer is better restarted.
+    fn tell_manager(&mut self) {
+        let now_ms = monotonic_ms();
+        if self.ping_at_ms().is_some_and(|at_ms| now_ms >= at_ms) {
+            self.pinged_at_ms = now_ms;
+            if self.machine.is_healthy() || self.machine.is_stopping() {
+                self.notifier.ping();
+            }
+        }
+        if self.notifier.is_connected()
+            && now_ms.saturating_sub(self.status_at_ms) >= STATUS_INTERVAL_MS
+        {
+            self.status_at_ms = now_ms;
+            let line = self.status_line();
+            self.notifier.status(&line);
+        }
+    }
 }

@@ -202,20 +202,51 @@ fn a_foreign_address_is_an_error_that_names_it() {
     assert!(error.to_string().contains("192.0.2.1:8484"), "{error}");
 }
 
+/// How many connections wait at each of the slots' own listeners.
+fn queued(listeners: &Listeners, slots: u16) -> Vec<usize> {
+    (0..slots)
+        .map(|slot| {
+            let fd = listeners.only_of_slot(slot).next().expect("a listener");
+            std::iter::from_fn(|| SockRef::from(&fd).accept().ok()).count()
+        })
+        .collect()
+}
+
 #[test]
-fn a_closed_slot_gets_no_new_connections() {
-    let mut listeners = Listeners::bind(&[tcp("127.0.0.1:0")], slots(2)).expect("bind");
+fn a_slot_that_is_added_later_gets_its_share() {
+    // One slot alone never lets others join; the second comes all the same.
+    let mut listeners = Listeners::bind(&[tcp("127.0.0.1:0")], slots(1)).expect("bind");
     let addr = bound_addr(&listeners);
-    listeners.close_slot(1);
-    assert_eq!(listeners.of_slot(1).count(), 0);
-    let _clients: Vec<TcpStream> = (0..32)
+    listeners.ensure_slot(2).expect("more slots");
+    listeners.ensure_slot(2).expect("nothing to do");
+    assert_eq!(listeners.slots(), slots(3));
+    let _clients: Vec<TcpStream> = (0..120)
         .map(|_| TcpStream::connect(addr).expect("connect"))
         .collect();
-    let fd = listeners.of_slot(0).next().expect("listener");
-    assert_eq!(
-        std::iter::from_fn(|| SockRef::from(&fd).accept().ok()).count(),
-        32
-    );
+    let queued = queued(&listeners, 3);
+    assert_eq!(queued.iter().sum::<usize>(), 120);
+    assert!(queued.iter().all(|count| *count > 0), "{queued:?}");
+}
+
+#[test]
+fn sockets_of_a_service_manager_are_everybody_s_and_stay_its_own() {
+    let room = Room::new();
+    let given = std::os::unix::net::UnixListener::bind(room.path()).expect("bind");
+    let tcp_given = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = tcp_given.local_addr().expect("an address");
+    let mut listeners = Listeners::bind(&[], slots(2)).expect("nothing to bind");
+    listeners
+        .add_given(vec![given.into(), tcp_given.into()])
+        .expect("sockets");
+    let addresses: Vec<Address> = listeners.addresses().cloned().collect();
+    assert_eq!(addresses, [Address::Unix(room.path()), Address::Tcp(addr)]);
+    for slot in 0..2 {
+        assert_eq!(listeners.of_slot(slot).count(), 2);
+        assert_eq!(listeners.only_of_slot(slot).count(), 0);
+    }
+    drop(listeners);
+    assert!(room.path().exists(), "the file is the manager's");
+    TcpStream::connect(addr).expect_err("the descriptor was ours to close");
 }
 
 #[test]

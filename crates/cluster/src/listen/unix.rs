@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -30,6 +30,22 @@ pub(super) struct Listening {
     path: PathBuf,
     /// Device and inode of the file that the socket made.
     file: (u64, u64),
+}
+
+impl Listening {
+    /// One that another program had made in this process.
+    pub(super) fn resume(socket: OwnedFd, path: &Path, file: (u64, u64)) -> Self {
+        Self {
+            socket: socket.into(),
+            path: path.to_owned(),
+            file,
+        }
+    }
+
+    /// Device and inode of its file.
+    pub(super) fn file(&self) -> (u64, u64) {
+        self.file
+    }
 }
 
 impl AsFd for Listening {

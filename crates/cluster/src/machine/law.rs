@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 /// The delay after the first death. Milliseconds.
 pub const BACKOFF_FIRST_MS: u64 = 250;
 /// The longest delay. Milliseconds.
@@ -32,7 +34,7 @@ pub const fn backoff_ms(failures: u32) -> u64 {
 }
 
 /// Deaths of one slot: what the laws need to remember.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Deaths {
     /// Deaths in a row without a long enough uptime between them.
     failures: u32,

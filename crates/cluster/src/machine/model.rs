@@ -25,6 +25,10 @@ enum Step {
     Heartbeat(u16, u64),
     FoundStopped(u16),
     Exit(u16, WorkerExit),
+    /// Something that an operator asks for.
+    Reload,
+    Add,
+    Remove,
     Stop(u64),
     /// An event that no driver would send.
     Absurd(Event),
@@ -51,6 +55,11 @@ fn absurd() -> impl Strategy<Value = Event> {
         worker
             .clone()
             .prop_map(|worker| Event::FoundStopped { worker }),
+        Just(Event::AddWorker),
+        Just(Event::RemoveWorker),
+        Just(Event::ReloadRequested {
+            limits: Limits::default()
+        }),
         (worker, exits()).prop_map(|(worker, exit)| Event::Exited { worker, exit }),
         Just(Event::Tick),
     ]
@@ -58,6 +67,11 @@ fn absurd() -> impl Strategy<Value = Event> {
 
 fn steps(with_absurd: bool) -> impl Strategy<Value = Vec<Step>> {
     let slot = || 0..4_u16;
+    let last = if with_absurd {
+        absurd().prop_map(Step::Absurd).boxed()
+    } else {
+        (0..4_000_u64).prop_map(Step::Stop).boxed()
+    };
     let step = prop_oneof![
         8 => (0..3_000_u64).prop_map(Step::Wait),
         1 => (0..100_000_u64).prop_map(Step::Wait),
@@ -66,18 +80,30 @@ fn steps(with_absurd: bool) -> impl Strategy<Value = Vec<Step>> {
         4 => (slot(), any::<u64>()).prop_map(|(slot, at_ms)| Step::Heartbeat(slot, at_ms)),
         1 => slot().prop_map(Step::FoundStopped),
         8 => (slot(), exits()).prop_map(|(slot, exit)| Step::Exit(slot, exit)),
-        u32::from(!with_absurd) => (0..4_000_u64).prop_map(Step::Stop),
-        u32::from(with_absurd) * 8 => absurd().prop_map(Step::Absurd),
+        2 => Just(Step::Reload),
+        1 => Just(Step::Add),
+        1 => Just(Step::Remove),
+        if with_absurd { 8 } else { 1 } => last,
     ];
     prop::collection::vec(step, 0..200)
 }
 
+/// A process as an honest driver would see it.
+#[derive(Clone, Copy, Debug)]
+struct ProcessModel {
+    worker: WorkerId,
+    ready: bool,
+    leaving: bool,
+    killed: bool,
+}
+
 #[derive(Default)]
 struct SlotModel {
-    pending: Option<WorkerId>,
-    live: Option<WorkerId>,
+    pending: Vec<WorkerId>,
+    live: Vec<ProcessModel>,
+    /// Since when nobody fills the slot because of a death.
     died_at_ms: Option<u64>,
-    killed: bool,
+    orphaned: bool,
 }
 
 /// The processes as an honest driver would see them, and the laws checked at each action.
@@ -86,6 +112,7 @@ struct Checker {
     now_ms: u64,
     slots: HashMap<u16, SlotModel>,
     stopping: bool,
+    reloading: bool,
     ready_reports: usize,
     finished: Option<ExitCode>,
 }
@@ -100,10 +127,9 @@ impl Checker {
         let mut checker = Self {
             machine,
             now_ms: 0,
-            slots: (0..slots)
-                .map(|slot| (slot, SlotModel::default()))
-                .collect(),
+            slots: HashMap::new(),
             stopping: false,
+            reloading: false,
             ready_reports: 0,
             finished: None,
         };
@@ -126,33 +152,65 @@ impl Checker {
                 Action::Spawn { worker } => {
                     assert!(!self.stopping, "no spawn once stopping");
                     let now_ms = self.now_ms;
-                    let slot = self.slots.get_mut(&worker.slot).expect("a known slot");
+                    let slot = self.slots.entry(worker.slot).or_default();
+                    assert!(slot.pending.is_empty(), "two orders at a time");
+                    let filling = slot.live.iter().filter(|process| !process.leaving).count();
                     assert!(
-                        slot.pending.is_none() && slot.live.is_none(),
-                        "two workers in a slot"
+                        filling == 0 || self.reloading,
+                        "a second worker without a reload"
                     );
-                    if let Some(died_at_ms) = slot.died_at_ms {
+                    assert!(filling <= 1, "three workers in a slot");
+                    // A new worker beside one that serves is no respawn.
+                    if let Some(died_at_ms) = slot.died_at_ms.take()
+                        && filling == 0
+                    {
                         assert!(
                             now_ms - died_at_ms >= BACKOFF_FIRST_MS,
                             "respawned before the first delay"
                         );
                     }
-                    slot.pending = Some(worker);
-                    slot.killed = false;
+                    slot.pending.push(worker);
                 }
                 Action::Drain { worker, .. } => {
-                    assert!(self.stopping);
-                    assert_eq!(self.slots[&worker.slot].live, Some(worker));
+                    let process = self.process(worker).expect("a living worker");
+                    assert!(!process.killed);
+                    process.leaving = true;
                 }
                 Action::Signal { worker, kill } => {
-                    let slot = self.slots.get_mut(&worker.slot).expect("a known slot");
-                    assert_eq!(
-                        slot.live,
-                        Some(worker),
-                        "a signal for a worker that is not there"
+                    let process = self.process(worker).expect("a living worker");
+                    assert!(!process.killed, "a signal after SIGKILL");
+                    process.killed = kill == Kill::Kill;
+                }
+                Action::Orphan { slot } => {
+                    let model = self.slots.entry(slot).or_default();
+                    assert!(!model.orphaned && !self.stopping && self.ready_reports == 1);
+                    model.orphaned = true;
+                }
+                Action::Reclaim { slot } => {
+                    let model = self.slots.entry(slot).or_default();
+                    assert!(model.orphaned, "reclaimed what was not shared out");
+                    assert!(
+                        model
+                            .live
+                            .iter()
+                            .any(|process| process.ready && !process.leaving),
+                        "reclaimed for nobody"
                     );
-                    assert!(!slot.killed, "a signal after SIGKILL");
-                    slot.killed = kill == Kill::Kill;
+                    model.orphaned = false;
+                }
+                Action::ReportReloaded { .. } => {
+                    assert!(self.reloading && !self.stopping);
+                    self.reloading = false;
+                }
+                Action::ReportAdded { slot } => {
+                    // An order, not a respawn.
+                    self.slots.entry(slot).or_default().died_at_ms = None;
+                }
+                Action::ReportRemoved { slot } => {
+                    // One that hangs or was killed is beyond being asked.
+                    for process in &mut self.slots.entry(slot).or_default().live {
+                        process.leaving = true;
+                    }
                 }
                 Action::ReportReady => {
                     self.ready_reports += 1;
@@ -160,23 +218,18 @@ impl Checker {
                     let states: Vec<SlotState> =
                         self.machine.views().map(|view| view.state).collect();
                     assert!(states.contains(&SlotState::Ready));
-                    assert!(
-                        states
-                            .iter()
-                            .all(|state| matches!(state, SlotState::Ready | SlotState::Dead))
-                    );
+                    assert!(states.iter().all(|state| matches!(
+                        state,
+                        SlotState::Ready | SlotState::Dead | SlotState::Decommissioned
+                    )));
                 }
                 Action::ReportStopping => {
                     assert!(!self.stopping);
                     self.stopping = true;
                 }
                 Action::Finished { code } => {
-                    let living = self
-                        .slots
-                        .values()
-                        .filter(|slot| slot.live.is_some())
-                        .count();
-                    if code != ExitCode::RuntimeFailure {
+                    let living: usize = self.slots.values().map(|slot| slot.live.len()).sum();
+                    if code == ExitCode::Clean {
                         assert_eq!(living, 0, "ended over living workers");
                     }
                     assert_eq!(code == ExitCode::AllSlotsDead, !self.stopping);
@@ -184,6 +237,7 @@ impl Checker {
                 }
                 Action::ReportDeath { .. }
                 | Action::ReportDead { .. }
+                | Action::Refuse { .. }
                 | Action::SlotChanged { .. } => {}
             }
         }
@@ -194,11 +248,18 @@ impl Checker {
             }
             assert_eq!(view.backoff_ms.is_some(), view.state == SlotState::Backoff);
         }
+        assert!(self.machine.wanted() > 0, "never without a worker");
         assert!(self.machine.next_wake_ms(self.now_ms) >= self.now_ms);
     }
 
+    fn process(&mut self, worker: WorkerId) -> Option<&mut ProcessModel> {
+        let live = &mut self.slots.get_mut(&worker.slot)?.live;
+        live.iter_mut().find(|process| process.worker == worker)
+    }
+
+    /// The process of a slot that the next step is about: the one that was started last.
     fn live(&self, slot: u16) -> Option<WorkerId> {
-        self.slots.get(&slot)?.live
+        Some(self.slots.get(&slot)?.live.last()?.worker)
     }
 
     fn step(&mut self, step: &Step) {
@@ -212,26 +273,38 @@ impl Checker {
                 }
             }
             Step::Answer { slot, works } => {
-                let Some(worker) = self
-                    .slots
-                    .get_mut(&slot)
-                    .and_then(|slot| slot.pending.take())
-                else {
+                let Some(model) = self.slots.get_mut(&slot) else {
                     return;
                 };
-                let model = self.slots.get_mut(&slot).expect("a known slot");
+                let Some(worker) = model.pending.pop() else {
+                    return;
+                };
                 if works {
-                    model.live = Some(worker);
+                    model.live.push(ProcessModel {
+                        worker,
+                        ready: false,
+                        leaving: false,
+                        killed: false,
+                    });
                     self.feed(Event::Spawned {
                         worker,
                         pid: u32::from(slot) + 1,
                     });
                 } else {
-                    model.died_at_ms = Some(self.now_ms);
+                    if model.live.iter().all(|process| process.leaving) {
+                        model.died_at_ms = Some(self.now_ms);
+                    }
                     self.feed(Event::SpawnFailed { worker });
                 }
             }
-            Step::Ready(slot) => self.of_live(slot, |worker| Event::Ready { worker }),
+            Step::Ready(slot) => {
+                if let Some(worker) = self.live(slot) {
+                    if let Some(process) = self.process(worker) {
+                        process.ready = true;
+                    }
+                    self.feed(Event::Ready { worker });
+                }
+            }
             Step::Heartbeat(slot, at_ms) => {
                 self.of_live(slot, |worker| Event::Heartbeat { worker, at_ms });
             }
@@ -241,10 +314,27 @@ impl Checker {
                     return;
                 };
                 let model = self.slots.get_mut(&slot).expect("a known slot");
-                model.live = None;
-                model.died_at_ms = Some(self.now_ms);
+                let left = model.live.pop();
+                let filled = model.live.iter().any(|process| !process.leaving);
+                if left.is_some_and(|left| !left.leaving) && !filled {
+                    model.died_at_ms = Some(self.now_ms);
+                }
                 self.feed(Event::Exited { worker, exit });
             }
+            Step::Reload => {
+                // What was given up starts anew, without a delay.
+                for view in self.machine.views() {
+                    if view.state == SlotState::Dead {
+                        self.slots.entry(view.slot).or_default().died_at_ms = None;
+                    }
+                }
+                self.reloading |= !self.stopping;
+                self.feed(Event::ReloadRequested {
+                    limits: Limits::default(),
+                });
+            }
+            Step::Add => self.feed(Event::AddWorker),
+            Step::Remove => self.feed(Event::RemoveWorker),
             Step::Stop(grace_ms) => self.feed(Event::StopRequested {
                 grace_ms,
                 code: ExitCode::Clean,

@@ -1,5 +1,8 @@
 //! Stories about single incidents, in virtual time.
 
+mod orphans;
+mod reload;
+mod scale;
 mod stop;
 
 use std::num::NonZeroU16;
@@ -54,7 +57,10 @@ impl World {
         for action in actions {
             self.log.push(action);
             if let Action::Spawn { worker } = action {
-                self.workers[usize::from(worker.slot)] = worker;
+                let place = usize::from(worker.slot);
+                self.workers
+                    .resize(self.workers.len().max(place + 1), worker);
+                self.workers[place] = worker;
                 self.spawns.push((self.now_ms, worker));
                 let pid = 1_000 + u32::try_from(self.spawns.len()).expect("few spawns");
                 self.feed(Event::Spawned { worker, pid });
@@ -77,6 +83,29 @@ impl World {
         self.feed(Event::Exited {
             worker: self.workers[usize::from(slot)],
             exit: KILLED,
+        });
+    }
+
+    /// A world in which every worker of `slots` is ready.
+    fn serving(slots: u16) -> Self {
+        let mut world = Self::new(slots);
+        for slot in 0..slots {
+            world.ready(slot);
+        }
+        world.log.clear();
+        world
+    }
+
+    fn reload(&mut self) {
+        self.feed(Event::ReloadRequested {
+            limits: Limits::default(),
+        });
+    }
+
+    fn leaves(&mut self, worker: WorkerId) {
+        self.feed(Event::Exited {
+            worker,
+            exit: WorkerExit::Code(0),
         });
     }
 

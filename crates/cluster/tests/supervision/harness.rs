@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use okdb_cluster::address::Address;
-use okdb_cluster::driver::{Driver, Observer, Options, StopHandle};
+use okdb_cluster::driver::{Control, Driver, Fresh, Observer, Options, Order, control};
 use okdb_cluster::exit::ExitCode;
 use okdb_cluster::listen::Listeners;
 use okdb_cluster::machine::{SlotState, WorkerExit};
@@ -52,7 +52,7 @@ pub(crate) struct ScriptSpawner(pub(crate) Vec<Script>);
 impl Spawner for ScriptSpawner {
     fn spawn(&mut self, launch: &Launch<'_>) -> io::Result<Child> {
         let slot = launch.worker.slot;
-        let spawn = match self.0[usize::from(slot)] {
+        let spawn = match self.0[usize::from(slot) % self.0.len()] {
             Script::Role(role) => this_binary(role)
                 .env(SLOT, slot.to_string())
                 .discard_stdout(),
@@ -98,6 +98,19 @@ impl Observer for Reporter {
         states.join(",")
     }
 
+    fn status_line(&mut self, _slots: &[SlotStatus]) -> String {
+        String::new()
+    }
+
+    fn on_reload(&mut self) -> Result<Fresh, String> {
+        Ok(Fresh {
+            options: Options::default(),
+            workers: None,
+        })
+    }
+
+    fn on_reopen_logs(&mut self) {}
+
     fn on_ready(&mut self) {
         self.tell(News::Ready);
     }
@@ -123,7 +136,7 @@ pub(crate) struct Cluster {
     pub(crate) slots: HashMap<u16, SlotStatus>,
     /// Everything heard so far.
     pub(crate) heard: Vec<News>,
-    stop: StopHandle,
+    control: Control,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -140,7 +153,7 @@ impl Cluster {
     pub(crate) fn prepare(
         scripts: &[Script],
         options: Options,
-        first: impl FnOnce(&StopHandle),
+        first: impl FnOnce(&Control),
     ) -> Self {
         let slots = u16::try_from(scripts.len())
             .ok()
@@ -150,9 +163,9 @@ impl Cluster {
         let listeners = Listeners::bind(&[wish], slots).expect("bind");
         let addr = tcp_addr(&listeners);
         let signals = Signals::install(&[Signal::Chld]).expect("signals");
-        let driver = Driver::new(listeners, signals, options).expect("driver");
-        let stop = driver.stop_handle();
-        first(&stop);
+        let (control, orders) = control().expect("control");
+        let driver = Driver::new(listeners, Some(signals), options).obey(orders);
+        first(&control);
         let (sender, news) = channel();
         let mut spawner = ScriptSpawner(scripts.to_vec());
         let thread = std::thread::spawn(move || {
@@ -166,7 +179,7 @@ impl Cluster {
             news,
             slots,
             heard: Vec::new(),
-            stop,
+            control,
             thread: Some(thread),
         }
     }
@@ -226,8 +239,23 @@ impl Cluster {
         process.signal(signal).expect("signal");
     }
 
+    pub(crate) fn order(&self, order: Order) {
+        self.control.give(order);
+    }
+
+    /// Waits until the statuses of these slots are as `wanted`.
+    pub(crate) fn wait_all(&mut self, slots: &[u16], wanted: impl Fn(&SlotStatus) -> bool) {
+        loop {
+            let told = |slot: &u16| self.slots.get(slot).is_some_and(&wanted);
+            if slots.iter().all(told) {
+                return;
+            }
+            self.wait(|news| matches!(news, News::Changed(_)).then_some(()));
+        }
+    }
+
     pub(crate) fn stop(&self) {
-        self.stop.stop(ExitCode::Clean);
+        self.control.stop(ExitCode::Clean);
     }
 }
 

@@ -3,6 +3,7 @@
 //! Workers are this test binary again (see [`worker`]), or small shell scripts. Nothing here waits for
 //! time to pass: tests wait for events, with a patience that only a broken driver exhausts.
 
+mod changes;
 mod harness;
 mod primary;
 mod stories;

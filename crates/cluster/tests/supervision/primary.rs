@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use okdb_cluster::address::Address;
-use okdb_cluster::driver::{Driver, Observer, Options, SIGNALS};
+use okdb_cluster::driver::{Driver, Fresh, Observer, Options, SIGNALS};
 use okdb_cluster::listen::Listeners;
 use okdb_cluster::machine::WorkerExit;
 use okdb_cluster::status::SlotStatus;
@@ -30,6 +30,18 @@ impl Observer for Teller {
 
     fn snapshot(&mut self, _slots: &[SlotStatus]) -> String {
         String::new()
+    }
+
+    fn status_line(&mut self, _slots: &[SlotStatus]) -> String {
+        String::new()
+    }
+
+    fn on_reload(&mut self) -> Result<Fresh, String> {
+        Err("scripted to fail".into())
+    }
+
+    fn on_reopen_logs(&mut self) {
+        tell("reopening logs");
     }
 
     fn on_ready(&mut self) {
@@ -73,7 +85,7 @@ pub(crate) fn run() {
         shutdown_grace_ms: 600_000,
         ..Options::default()
     };
-    let driver = Driver::new(listeners, signals, options).expect("driver");
+    let driver = Driver::new(listeners, Some(signals), options);
     let mut spawner = ScriptSpawner(vec![Script::Role(role); usize::from(WORKERS)]);
     let code = driver.run(&mut spawner, &mut Teller);
     std::process::exit(i32::from(code.number()));

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::net::TcpStream;
 
-use okdb_cluster::driver::{Options, StopHandle};
+use okdb_cluster::driver::{Control, Options};
 use okdb_cluster::exit::ExitCode;
 use okdb_cluster::machine::{Limits, SlotState, WorkerExit};
 use okdb_sys::Signal;
@@ -20,7 +20,7 @@ const KILLED: WorkerExit = WorkerExit::Signal {
     core: false,
 };
 
-fn ask(client: &mut TcpStream) -> u32 {
+pub(crate) fn ask(client: &mut TcpStream) -> u32 {
     let mut answer = String::new();
     client.set_read_timeout(Some(PATIENCE)).expect("timeout");
     client.read_to_string(&mut answer).expect("an answer");
@@ -168,7 +168,7 @@ fn a_stop_during_a_backoff_ends_at_once_and_starts_nobody() {
 
 #[test]
 fn a_stop_before_the_start_starts_nobody() {
-    let stop = |handle: &StopHandle| handle.stop(ExitCode::RuntimeFailure);
+    let stop = |handle: &Control| handle.stop(ExitCode::RuntimeFailure);
     let mut cluster = Cluster::prepare(&[GOOD, GOOD], Options::default(), stop);
     assert_eq!(cluster.wait_finished(), ExitCode::RuntimeFailure);
     let expected = [News::Stopping, News::Finished(ExitCode::RuntimeFailure)];
@@ -323,7 +323,7 @@ fn a_second_term_ends_what_a_first_one_could_not() {
 }
 
 #[test]
-fn signals_without_a_meaning_end_nothing() {
+fn no_other_signal_ends_anything() {
     let mut primary = Primary::start(worker::GOOD);
     primary.wait("ready");
     for signal in [

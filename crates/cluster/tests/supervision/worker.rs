@@ -1,17 +1,18 @@
 //! The workers that the stories are about. Each answers a connection with its pid.
 
-use std::os::fd::AsFd;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::time::Duration;
 
 use okdb_cluster::parent::Watch;
 use okdb_cluster::spawner::Inherited;
-use okdb_ipc::{Connection, ToPrimary, ToWorker};
+use okdb_ipc::{Connection, Incoming, ToPrimary, ToWorker};
 use okdb_sys::Signal;
 use okdb_sys::host::monotonic_ms;
 use okdb_sys::signals::Signals;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use crate::harness::{PARENT, SLOT};
 
@@ -63,6 +64,7 @@ async fn serve(role: &str) {
         .expect("hello");
     ipc.send(&ToPrimary::Ready).await.expect("ready");
     let mut heartbeat = tokio::time::interval(HEARTBEAT);
+    let mut adopted: HashMap<u16, Vec<tokio::task::JoinHandle<()>>> = HashMap::new();
     loop {
         tokio::select! {
             _ = heartbeat.tick(), if role != MUTE => {
@@ -71,8 +73,19 @@ async fn serve(role: &str) {
                 let _ = ipc.try_send(&ToPrimary::Heartbeat { at_ms });
             }
             message = ipc.next() => match message {
-                Ok(Some(ToWorker::Config(json) | ToWorker::Snapshot(json))) => hear(role, &json),
-                Ok(Some(ToWorker::Drain { .. })) => leave_if_asked(role, &mut ipc).await,
+                Ok(Some(Incoming { message, descriptors })) => match message {
+                    ToWorker::Config(json) | ToWorker::Snapshot(json) => hear(role, &json),
+                    ToWorker::Drain { .. } => leave_if_asked(role, &mut ipc).await,
+                    ToWorker::Adopt { slot } => {
+                        let tasks = descriptors.into_iter().map(|listener| tokio::spawn(answer_all(listener)));
+                        adopted.insert(slot, tasks.collect());
+                    }
+                    ToWorker::Release { slot } => {
+                        for task in adopted.remove(&slot).unwrap_or_default() {
+                            task.abort();
+                        }
+                    }
+                },
                 Ok(None) | Err(_) if role == STUCK => loop {
                     std::thread::park();
                 },
@@ -86,10 +99,25 @@ async fn serve(role: &str) {
                 let _ = signalled.try_read(&mut [0; 8]);
             }
             client = listener.accept() => {
-                if let Ok((mut client, _)) = client {
-                    let _ = client.write_all(format!("{pid}\n").as_bytes()).await;
+                if let Ok((client, _)) = client {
+                    answer(client).await;
                 }
             }
+        }
+    }
+}
+
+async fn answer(mut client: TcpStream) {
+    let pid = std::process::id();
+    let _ = client.write_all(format!("{pid}\n").as_bytes()).await;
+}
+
+/// Answers what arrives for another slot.
+async fn answer_all(listener: OwnedFd) {
+    let listener = TcpListener::from_std(listener.into()).expect("listener");
+    loop {
+        if let Ok((client, _)) = listener.accept().await {
+            answer(client).await;
         }
     }
 }

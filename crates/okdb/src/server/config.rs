@@ -1,8 +1,12 @@
 //! What a server needs to know, checked, and the part of it that each worker is told.
 
-use std::{num::NonZeroU16, path::PathBuf};
+use std::{io, num::NonZeroU16, path::PathBuf, sync::Arc};
 
-use okdb_cluster::address::Address;
+use okdb_cluster::{
+    address::Address,
+    driver::{self, Output},
+    machine,
+};
 use okdb_http::HttpLimits;
 use okdb_store::{Durability, Limits};
 use serde::{Deserialize, Serialize};
@@ -46,10 +50,53 @@ pub struct ServerConfig {
     pub shutdown_grace_ms: u64,
     /// How long a worker's event loop may be silent, in milliseconds.
     pub worker_timeout_ms: u64,
-    /// Prints the ready line, at the moment at which every worker serves.
-    pub announce: fn(&str),
+    /// How long a worker that is replaced or scaled away may take to finish, in milliseconds.
+    pub drain_timeout_ms: u64,
     /// Arguments that a worker needs to log like its primary.
     pub worker_log_arguments: Vec<String>,
+    /// Where the program around the server comes in.
+    pub program: Program,
+}
+
+/// What a server asks of the program around it. Every call comes from the thread that supervises and must be quick.
+#[derive(Clone)]
+pub struct Program {
+    /// Reads the configuration again, for a reload; what it says of the log is in force when it returns. The error is
+    /// for the log.
+    pub read_again: Arc<dyn Fn() -> Result<ServerConfig, String> + Send + Sync>,
+    /// Opens the log files anew, after somebody has renamed them.
+    pub reopen_logs: fn(),
+    /// Where the output of workers goes.
+    pub worker_output: fn() -> io::Result<Output>,
+    /// Hears that every worker serves, once, at that very moment.
+    pub ready: Arc<dyn Fn(&Ready<'_>) + Send + Sync>,
+}
+
+/// What there is to say when a server is ready.
+#[derive(Clone, Copy, Debug)]
+pub struct Ready<'r> {
+    /// The line for people.
+    pub line: &'r str,
+    /// Where it listens, as a client would type it.
+    pub urls: &'r [String],
+}
+
+impl Default for Program {
+    /// A program without a configuration or log files of its own.
+    fn default() -> Self {
+        Self {
+            read_again: Arc::new(|| Err("this program has no configuration to read again".into())),
+            reopen_logs: || {},
+            worker_output: okdb_cluster::driver::standard_error,
+            ready: Arc::new(|_| {}),
+        }
+    }
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").finish_non_exhaustive()
+    }
 }
 
 /// What a worker is told by its primary.
@@ -77,7 +124,15 @@ impl ServerConfig {
     /// # Errors
     /// [`ServerError::Config`] that names the ways out.
     pub(crate) fn check(&self) -> Result<(), ServerError> {
-        let exposed = self.listen.iter().find(|address| !address.is_local());
+        self.check_addresses(self.listen.iter())
+    }
+
+    /// The same of addresses that came from elsewhere.
+    pub(crate) fn check_addresses<'a>(
+        &self,
+        mut addresses: impl Iterator<Item = &'a Address>,
+    ) -> Result<(), ServerError> {
+        let exposed = addresses.find(|address| !address.is_local());
         if let Some(address) = exposed
             && !self.insecure_no_auth
         {
@@ -86,6 +141,45 @@ impl ServerConfig {
             )));
         }
         Ok(())
+    }
+
+    /// What the supervisor is told.
+    pub(crate) fn supervision(&self) -> driver::Options {
+        driver::Options {
+            limits: machine::Limits {
+                worker_timeout_ms: self.worker_timeout_ms,
+                drain_timeout_ms: self.drain_timeout_ms,
+                ..machine::Limits::default()
+            },
+            shutdown_grace_ms: self.shutdown_grace_ms,
+        }
+    }
+
+    /// Takes over what a reload can change of a configuration that was read again; what it cannot is left as it is and
+    /// named in the log.
+    pub(crate) fn renew(&mut self, fresh: Self) {
+        let fixed = [
+            ("root", self.root != fresh.root),
+            ("http.listen", self.listen != fresh.listen),
+            ("storage.durability", self.durability != fresh.durability),
+            ("storage.mapSize", self.map_size != fresh.map_size),
+            (
+                "storage.segmentInRoot",
+                self.segment_in_root != fresh.segment_in_root,
+            ),
+        ];
+        for (key, _) in fixed.iter().filter(|(_, changed)| *changed) {
+            tracing::warn!(key, "changed, but only a restart brings it into force");
+        }
+        *self = Self {
+            root: std::mem::take(&mut self.root),
+            listen: std::mem::take(&mut self.listen),
+            durability: self.durability,
+            map_size: self.map_size,
+            segment_in_root: self.segment_in_root,
+            force_private_segment: self.force_private_segment,
+            ..fresh
+        };
     }
 
     pub(crate) fn store_limits(&self) -> Limits {

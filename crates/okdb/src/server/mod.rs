@@ -3,6 +3,8 @@
 //! [`run`] is what the `okdb` command does after it has read its configuration. It decides between the two forms (the hard
 //! gate included), and returns the exit code. [`worker::run`] is the other side: what a worker process does.
 
+mod arrivals;
+mod background;
 mod config;
 mod gate;
 mod host;
@@ -10,22 +12,29 @@ mod lock_watch;
 mod primary;
 mod standalone;
 pub mod status;
+pub mod upgrade;
 pub mod worker;
 
-use std::{num::NonZeroU16, sync::Arc};
+use std::{num::NonZeroU16, os::fd::OwnedFd, sync::Arc};
 
-pub use config::{ServerConfig, WorkerConfig};
+pub use config::{Program, Ready, ServerConfig, WorkerConfig};
 pub use gate::{GATE_COMMAND, answer_gate, prove};
 use okdb_cluster::{
+    driver::Orders,
     exit::ExitCode,
     listen::{ListenError, Listeners},
+    systemd::Notifier,
 };
 pub use okdb_http::{LineRefused, import_line};
-use okdb_store::{OpenError, Options, Role, StopFlag, Store};
+use okdb_store::{OpenError, Options, Role, Store};
 use okdb_sys::signals::Signals;
+pub use upgrade::Takeover;
 pub use worker::WORKER_COMMAND;
 
-use crate::{db::start_chores, process::Telemetry};
+use background::Chores;
+use primary::Beginning;
+
+use crate::process::Telemetry;
 
 /// Why a server did not come up, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -74,11 +83,38 @@ impl ServerError {
     }
 }
 
-/// Serves until it is told to stop. Call it on the main thread, with `signals` installed before anything else was done.
+/// What a server process finds when it comes up, beside its configuration.
+pub struct Birth {
+    /// The signals, installed before anything else was done. Without them the server is told what to do by other means.
+    pub signals: Option<Signals>,
+    /// What other threads want done.
+    pub orders: Option<Orders>,
+    /// Whom to tell what happens.
+    pub notifier: Notifier,
+    /// Sockets that a service manager made; they listen already.
+    pub sockets: Vec<OwnedFd>,
+    /// What the program that this process ran before has handed over.
+    pub takeover: Option<Takeover>,
+}
+
+impl Default for Birth {
+    /// Of a process that nobody manages and nothing can tell what to do.
+    fn default() -> Self {
+        Self {
+            signals: None,
+            orders: None,
+            notifier: Notifier::none(),
+            sockets: Vec::new(),
+            takeover: None,
+        }
+    }
+}
+
+/// Serves until it is told to stop. Call it on the main thread.
 ///
 /// # Errors
 /// [`ServerError`] when the server could not come up.
-pub fn run(config: &ServerConfig, signals: Signals) -> Result<ExitCode, ServerError> {
+pub fn run(config: &ServerConfig, birth: Birth) -> Result<ExitCode, ServerError> {
     config.check()?;
     let telemetry = Telemetry::new();
     let forced_single = config.force_private_segment;
@@ -91,35 +127,76 @@ pub fn run(config: &ServerConfig, signals: Signals) -> Result<ExitCode, ServerEr
         auto_types: config.auto_types,
         limits: config.store_limits(),
         hooks: telemetry.clone(),
+        server_lock: birth.takeover.as_ref().map(|taken| Arc::clone(&taken.lock)),
         ..Options::default()
     };
     let store = Store::open(&config.root, options)?;
+    let served = match birth.takeover {
+        Some(takeover) => {
+            forget_predecessor(&store)?;
+            let means = Means {
+                signals: birth.signals,
+                orders: birth.orders,
+                notifier: birth.notifier,
+                chores: Chores::start(&store)?,
+            };
+            let beginning = Beginning::Resume(takeover.state);
+            primary::run(config, &store, &telemetry, beginning, means)
+        }
+        None => start(config, &store, &telemetry, birth),
+    };
+    store.close();
+    served
+}
+
+/// A server that begins with nothing.
+fn start(
+    config: &ServerConfig,
+    store: &Store,
+    telemetry: &Arc<Telemetry>,
+    birth: Birth,
+) -> Result<ExitCode, ServerError> {
     let mut workers = config.workers;
-    if forced_single {
+    if config.force_private_segment {
         single_instead(workers, "OKDB_FORCE_SHM_FALLBACK is set");
         workers = NonZeroU16::MIN;
     } else if workers > NonZeroU16::MIN
-        && let Err(error) = prove(&store)
+        && let Err(error) = prove(store)
     {
         single_instead(workers, &error.to_string());
         workers = NonZeroU16::MIN;
     }
     // Every listener, before any background work: a taken address must not cost a half-started server.
-    let listeners = Listeners::bind(&config.listen, workers)?;
-    let stop = StopFlag::new();
-    let chores = start_chores(&store, &stop)?;
-    let served = if workers == NonZeroU16::MIN {
-        standalone::run(config, &store, &telemetry, &listeners, signals)
-    } else {
-        primary::run(config, &store, &telemetry, listeners, signals)
+    let mut listeners = Listeners::bind(&config.listen, workers)?;
+    listeners.add_given(birth.sockets)?;
+    config.check_addresses(listeners.addresses())?;
+    let means = Means {
+        signals: birth.signals,
+        orders: birth.orders,
+        notifier: birth.notifier,
+        chores: Chores::start(store)?,
     };
-    stop.stop();
-    store.wake_chores();
-    if chores.join().is_err() {
-        tracing::error!("the background thread ended with a panic");
+    if workers == NonZeroU16::MIN {
+        standalone::run(config, store, telemetry, &listeners, means)
+    } else {
+        let beginning = Beginning::Start(listeners);
+        primary::run(config, store, telemetry, beginning, means)
     }
-    store.close();
-    served
+}
+
+/// What a server works with beside its configuration and its store.
+struct Means {
+    signals: Option<Signals>,
+    orders: Option<Orders>,
+    notifier: Notifier,
+    chores: Chores,
+}
+
+/// The rows that the program which this process ran before had claimed: they seem to be ours, and are nobody's.
+fn forget_predecessor(store: &Store) -> Result<(), ServerError> {
+    let me = okdb_sys::Identity::current().map_err(ServerError::system("cannot read /proc"))?;
+    store.segment().forget_predecessor(me);
+    Ok(())
 }
 
 fn single_instead(asked: NonZeroU16, reason: &str) {
@@ -132,7 +209,10 @@ fn single_instead(asked: NonZeroU16, reason: &str) {
 
 /// The one line that says: from now on every worker serves.
 fn announce(config: &ServerConfig, urls: &[String], details: &str) {
-    (config.announce)(&format!("okdb ready on {} {details}", urls.join(" ")));
+    (config.program.ready)(&Ready {
+        line: &format!("okdb ready on {} {details}", urls.join(" ")),
+        urls,
+    });
 }
 
 /// Wakes the background work when the bus says that something changed somewhere. Ends with the process.

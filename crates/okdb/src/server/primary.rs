@@ -1,46 +1,76 @@
-//! The primary: supervises workers on the main thread, and mends what a dead one left behind on another.
+//! The primary: supervises workers on the main thread; all other work is on other threads.
 
 use std::{
+    cell::RefCell,
     ffi::OsString,
-    sync::{Arc, mpsc},
+    io,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 use okdb_cluster::{
-    driver::{Driver, Observer, Options},
+    address::Address,
+    driver::{Driver, Fresh, Observer},
     exit::ExitCode,
+    handover::Parcel,
     listen::Listeners,
-    machine::{Limits, SlotState, WorkerExit},
+    machine::{SlotState, WorkerExit},
     spawner::{ExecSpawner, Launch},
     status::SlotStatus,
 };
 use okdb_shm::{SlotRow, SlotWriter};
 use okdb_store::Store;
-use okdb_sys::{host::monotonic_ms, reap::Exit, signals::Signals};
+use okdb_sys::{host::monotonic_ms, reap::Exit, signals::unblock_all, spawn::Child};
 
 use super::{
-    ServerConfig, ServerError, WORKER_COMMAND, announce, follow_bus,
+    Means, ServerConfig, ServerError, WORKER_COMMAND, announce,
+    background::{Chores, Mender},
+    follow_bus,
     lock_watch::LockWatch,
     status::{ClusterSnapshot, unix_ms},
+    upgrade::Successor,
 };
 use crate::process::Telemetry;
+
+/// How long an upgrade waits for each background thread to come to a rest. Nobody is supervised meanwhile.
+const HALT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// With what a primary begins.
+pub(crate) enum Beginning {
+    /// With listeners.
+    Start(Listeners),
+    /// With what the program that this process ran before has handed over.
+    Resume(Vec<u8>),
+}
 
 pub(crate) fn run(
     config: &ServerConfig,
     store: &Store,
     telemetry: &Arc<Telemetry>,
-    listeners: Listeners,
-    signals: Signals,
+    beginning: Beginning,
+    means: Means,
 ) -> Result<ExitCode, ServerError> {
     let started_ms = monotonic_ms();
     let presence = telemetry.join(store, okdb_shm::Role::Primary, None);
     follow_bus(store, &presence)?;
-    let urls: Vec<String> = listeners
-        .addresses()
-        .map(okdb_cluster::address::Address::url)
-        .collect();
-    let addresses = listeners.addresses().len();
+    let resumed = matches!(beginning, Beginning::Resume(_));
+    let options = config.supervision();
+    let driver = match beginning {
+        Beginning::Start(listeners) => Driver::new(listeners, means.signals, options),
+        Beginning::Resume(state) => Driver::resume(&state, means.signals, options)
+            .map_err(|error| ServerError::Config(error.to_string()))?,
+    };
+    let output = (config.program.worker_output)()
+        .map_err(ServerError::system("cannot open where worker output goes"))?;
+    let mut driver = driver.notify(means.notifier).output(output);
+    if let Some(orders) = means.orders {
+        driver = driver.obey(orders);
+    }
+    let urls: Vec<String> = driver.listeners().addresses().map(Address::url).collect();
+    let listeners = urls.len();
+    let log_arguments = Rc::new(RefCell::new(config.worker_log_arguments.clone()));
     let mut observer = Supervisor {
-        config: config.clone(),
         snapshot: ClusterSnapshot {
             mode: "cluster".into(),
             pid: std::process::id(),
@@ -48,36 +78,41 @@ pub(crate) fn run(
             started_ms,
             root: store.root().to_owned(),
             listen: urls,
-            slot_count: config.workers.get(),
             slots: Vec::new(),
         },
-        mender: Mender::start(store.clone())?,
+        config: config.clone(),
+        store: store.clone(),
+        log_arguments: Rc::clone(&log_arguments),
+        successor: Successor::of_this_process().map_err(ServerError::system(
+            "cannot tell which program this process runs",
+        ))?,
+        chores: means.chores,
+        mender: Mender::start(store)?,
         slots: slot_writer(store),
+        rates: Rates::default(),
     };
-    let _lock_watch = LockWatch::start(store.clone())?;
     let me = std::process::id();
-    let log_arguments = config.worker_log_arguments.clone();
     let mut spawner = ExecSpawner::new("okdb", move |launch: &Launch<'_>| {
         let mut arguments: Vec<OsString> = vec![
             WORKER_COMMAND.into(),
             launch.worker.slot.to_string().into(),
-            addresses.to_string().into(),
+            listeners.to_string().into(),
             me.to_string().into(),
         ];
-        arguments.extend(log_arguments.iter().map(OsString::from));
+        arguments.extend(log_arguments.borrow().iter().map(OsString::from));
         arguments
     });
-    let options = Options {
-        limits: Limits {
-            worker_timeout_ms: config.worker_timeout_ms,
-            ..Limits::default()
-        },
-        shutdown_grace_ms: config.shutdown_grace_ms,
-    };
-    let driver = Driver::new(listeners, signals, options)
-        .map_err(ServerError::system("cannot prepare to supervise"))?;
+    let _lock_watch = LockWatch::start(store.clone())?;
+    if resumed {
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            "upgraded in place; replacing the workers"
+        );
+        // What arrived while the program was replaced has waited until now.
+        unblock_all().map_err(ServerError::system("cannot hear signals"))?;
+    }
     let code = driver.run(&mut spawner, &mut observer);
-    observer.mender.finish();
+    drop(observer);
     drop(presence);
     Ok(code)
 }
@@ -85,8 +120,43 @@ pub(crate) fn run(
 struct Supervisor {
     config: ServerConfig,
     snapshot: ClusterSnapshot,
+    store: Store,
+    log_arguments: Rc<RefCell<Vec<String>>>,
+    successor: Successor,
+    chores: Chores,
     mender: Mender,
     slots: Option<SlotWriter>,
+    rates: Rates,
+}
+
+/// What the counters were when the status line was made last.
+#[derive(Default)]
+struct Rates {
+    at: Option<Instant>,
+    operations: u64,
+}
+
+impl Rates {
+    /// Operations per second since the last call.
+    fn writes_per_second(&mut self, operations: u64) -> u64 {
+        let now = Instant::now();
+        let passed = self.at.map(|at| now.duration_since(at));
+        let done = operations.saturating_sub(self.operations);
+        (self.at, self.operations) = (Some(now), operations);
+        let millis = passed.map_or(0, |passed| passed.as_millis());
+        u64::try_from(u128::from(done) * 1_000 / millis.max(1)).unwrap_or(u64::MAX)
+            * u64::from(millis > 0)
+    }
+}
+
+impl Supervisor {
+    /// Brings everything to rest and becomes the successor; comes back with the reason if that fails.
+    fn try_hand_over(&mut self, parcel: &Parcel<'_>) -> String {
+        if !(self.chores.halt(HALT_TIMEOUT) && self.mender.halt(HALT_TIMEOUT)) {
+            return "background work does not come to a rest; try again".into();
+        }
+        self.successor.become_it(parcel, &self.store).to_string()
+    }
 }
 
 impl Observer for Supervisor {
@@ -98,6 +168,20 @@ impl Observer for Supervisor {
     fn snapshot(&mut self, slots: &[SlotStatus]) -> String {
         self.snapshot.slots = slots.to_vec();
         serde_json::to_string(&self.snapshot).unwrap_or_default()
+    }
+
+    fn status_line(&mut self, slots: &[SlotStatus]) -> String {
+        let ready = slots
+            .iter()
+            .filter(|slot| slot.state == SlotState::Ready)
+            .count();
+        let wanted = slots
+            .iter()
+            .filter(|slot| slot.state != SlotState::Decommissioned)
+            .count();
+        let operations = self.store.segment().rows().map(|row| row.operations).sum();
+        let writes = self.rates.writes_per_second(operations);
+        format!("{ready} of {wanted} workers ready, {writes} writes/s")
     }
 
     fn on_ready(&mut self) {
@@ -125,6 +209,35 @@ impl Observer for Supervisor {
         self.mender.mend();
     }
 
+    fn on_reload(&mut self) -> Result<Fresh, String> {
+        let fresh = (self.config.program.read_again)()?;
+        let workers = (fresh.workers != self.config.workers).then_some(fresh.workers.get());
+        self.config.renew(fresh);
+        self.log_arguments
+            .replace(self.config.worker_log_arguments.clone());
+        Ok(Fresh {
+            options: self.config.supervision(),
+            workers,
+        })
+    }
+
+    fn preflight(&mut self) -> io::Result<Child> {
+        self.successor.check()
+    }
+
+    fn hand_over(&mut self, parcel: &Parcel<'_>) -> String {
+        let reason = self.try_hand_over(parcel);
+        // Either of them is as it was, or starts anew.
+        if let Err(error) = self.chores.go_on().and_then(|()| self.mender.go_on()) {
+            tracing::error!(%error, "background work does not go on; restart the server soon");
+        }
+        reason
+    }
+
+    fn on_reopen_logs(&mut self) {
+        (self.config.program.reopen_logs)();
+    }
+
     fn on_stop(&mut self) {
         // Supervision has said so already, with the reason.
     }
@@ -149,6 +262,7 @@ fn slot_row(slot: &SlotStatus) -> SlotRow {
         SlotState::Ready => okdb_shm::SlotState::Ready,
         SlotState::Backoff => okdb_shm::SlotState::Backoff,
         SlotState::Draining => okdb_shm::SlotState::Draining,
+        SlotState::Decommissioned => okdb_shm::SlotState::Decommissioned,
         SlotState::Dead => okdb_shm::SlotState::Dead,
     };
     let worker = slot.pid.zip(slot.start_time);
@@ -170,59 +284,5 @@ fn slot_row(slot: &SlotStatus) -> SlotRow {
                 }),
                 (None, None) => None,
             }),
-    }
-}
-
-/// A thread that mends what dead workers leave: reader slots, half-told commits, rows of the segment. It may have to wait
-/// for the write lock, which supervision must never do.
-struct Mender {
-    work: Option<mpsc::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Mender {
-    fn start(store: Store) -> Result<Self, ServerError> {
-        let (work, deaths) = mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name("mender".into())
-            .spawn(move || {
-                while deaths.recv().is_ok() {
-                    // Deaths that came in meanwhile are mended by the same pass.
-                    while deaths.try_recv().is_ok() {}
-                    mend(&store);
-                }
-            })
-            .map_err(ServerError::system("cannot start the mending thread"))?;
-        Ok(Self {
-            work: Some(work),
-            thread: Some(thread),
-        })
-    }
-
-    fn mend(&self) {
-        if let Some(work) = &self.work {
-            // Only a panic in the thread closes the other end, and that was logged.
-            let _ = work.send(());
-        }
-    }
-
-    fn finish(&mut self) {
-        self.work = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the mending thread ended with a panic");
-        }
-    }
-}
-
-fn mend(store: &Store) {
-    let freed = store.segment().sweep();
-    match store
-        .clear_stale_readers()
-        .and_then(|readers| store.repair().map(|()| readers))
-    {
-        Ok(readers) => tracing::debug!(readers, rows = freed, "mended after a worker's death"),
-        Err(error) => tracing::error!(%error, "cannot mend after a worker's death"),
     }
 }

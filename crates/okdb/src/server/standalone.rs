@@ -1,19 +1,36 @@
 //! One process that serves and does the background work.
 
-use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    future::pending,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
-use okdb_cluster::{exit::ExitCode, listen::Listeners};
+use okdb_cluster::{
+    driver::{Order, Orders},
+    exit::ExitCode,
+    listen::Listeners,
+    systemd::Notifier,
+};
 use okdb_http::Serving;
-use okdb_shm::RowState;
+use okdb_shm::{RowGuard, RowState};
 use okdb_store::Store;
 use okdb_sys::{Signal, host::monotonic_ms, signals::Signals};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{Instant, Interval, MissedTickBehavior},
+};
 
 use super::{
-    ServerConfig, ServerError, announce, follow_bus,
+    Means, ServerConfig, ServerError, announce,
+    arrivals::Arrivals,
+    background::Chores,
+    follow_bus,
     host::ProcessHost,
     status::{ClusterSnapshot, unix_ms},
-    worker::{SignalStream, listeners as http_listeners, runtime},
+    worker::{listeners as http_listeners, runtime},
 };
 use crate::process::Telemetry;
 
@@ -27,10 +44,10 @@ pub(crate) fn run(
     store: &Store,
     telemetry: &Arc<Telemetry>,
     listeners: &Listeners,
-    signals: Signals,
+    means: Means,
 ) -> Result<ExitCode, ServerError> {
     let runtime = runtime().map_err(ServerError::system("cannot make an event loop"))?;
-    let result = runtime.block_on(serve(config, store, telemetry, listeners, signals));
+    let result = runtime.block_on(serve(config, store, telemetry, listeners, means));
     runtime.shutdown_background();
     result
 }
@@ -40,13 +57,21 @@ async fn serve(
     store: &Store,
     telemetry: &Arc<Telemetry>,
     listeners: &Listeners,
-    signals: Signals,
+    means: Means,
 ) -> Result<ExitCode, ServerError> {
     let started_ms = monotonic_ms();
     let presence = telemetry.join(store, okdb_shm::Role::Standalone, Some(0));
     follow_bus(store, &presence)?;
-    let mut signals =
-        SignalStream::new(signals).map_err(ServerError::system("cannot hear signals"))?;
+    let signals = means
+        .signals
+        .map(Arrivals::new)
+        .transpose()
+        .map_err(ServerError::system("cannot hear signals"))?;
+    let orders = means
+        .orders
+        .map(Arrivals::new)
+        .transpose()
+        .map_err(ServerError::system("cannot hear orders"))?;
     let urls: Vec<String> = listeners
         .addresses()
         .map(okdb_cluster::address::Address::url)
@@ -82,62 +107,154 @@ async fn serve(
         &urls,
         &format!("(single process, root {})", store.root().display()),
     );
+    means.notifier.ready(READY_STATUS);
 
-    let stopping = tokio::sync::Notify::new();
+    let (_nobody, intake) = mpsc::unbounded_channel();
+    let stopping = Notify::new();
+    let mut told = Told {
+        config: config.clone(),
+        signals,
+        orders,
+        notifier: means.notifier,
+        row: presence.row.clone(),
+        _chores: means.chores,
+    };
+    let code = Cell::new(ExitCode::Clean);
     let control = async {
-        until_stop(&mut signals, presence.row.as_deref()).await;
+        code.set(told.until_stop().await);
         tracing::info!("stopping");
+        told.notifier.stopping();
         host.unready.replace(Some("draining"));
         stopping.notify_one();
-        let grace = Duration::from_millis(config.shutdown_grace_ms).saturating_sub(LEAVE_EARLY);
-        tokio::select! {
+        let grace = told.config.shutdown_grace_ms;
+        let grace = Duration::from_millis(grace).saturating_sub(LEAVE_EARLY);
+        let reason = tokio::select! {
             () = tokio::time::sleep(grace) => "the stop took too long; closing what is left",
-            () = until_stop(&mut signals, None) => "told to stop again; closing what is left",
-        }
+            _ = told.until_stop() => "told to stop again; closing what is left",
+        };
+        tracing::warn!("{reason}");
     };
     tokio::select! {
-        result = okdb_http::serve(http, serving, stopping.notified()) => {
+        result = okdb_http::serve(http, intake, serving, stopping.notified()) => {
             result.map_err(ServerError::system("cannot serve"))?;
         }
-        reason = control => tracing::warn!("{reason}"),
+        () = control => {}
     }
-    Ok(ExitCode::Clean)
+    Ok(code.get())
 }
 
-/// Stamps the row, and hears signals until one of them means the end.
-async fn until_stop(signals: &mut SignalStream, row: Option<&okdb_shm::RowGuard>) {
-    let mut heartbeat = tokio::time::interval(Duration::from_millis(HEARTBEAT_MS));
-    heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            due = heartbeat.tick() => {
-                let lag = Instant::now().saturating_duration_since(due);
-                if let Some(row) = row {
-                    row.heartbeat(monotonic_ms(), u64::try_from(lag.as_micros()).unwrap_or(u64::MAX));
-                    if let Ok(bytes) = okdb_sys::host::rss_bytes() {
-                        row.set_rss_bytes(bytes);
+/// What a service manager reads while all is well.
+const READY_STATUS: &str = "single process, ready";
+
+/// What tells a single process what to do.
+struct Told {
+    config: ServerConfig,
+    signals: Option<Arrivals<Signals>>,
+    orders: Option<Arrivals<Orders>>,
+    notifier: Notifier,
+    row: Option<Arc<RowGuard>>,
+    /// Held for their end: they stop after everything else.
+    _chores: Chores,
+}
+
+impl Told {
+    /// Stamps the row, tells the service manager that all is well, and does what is asked until that is the end.
+    async fn until_stop(&mut self) -> ExitCode {
+        let mut heartbeat = tokio::time::interval(Duration::from_millis(HEARTBEAT_MS));
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let ping = self.notifier.watchdog_interval();
+        let mut ping = ping.map(tokio::time::interval);
+        loop {
+            let orders = tokio::select! {
+                due = heartbeat.tick() => {
+                    self.beat(due);
+                    continue;
+                }
+                () = tick(&mut ping) => {
+                    self.notifier.ping();
+                    continue;
+                }
+                arrived = Arrivals::next_of(&mut self.signals) => arrived.map(|signals| {
+                    signals.into_iter().filter_map(|signal| self.heed(signal)).collect()
+                }),
+                arrived = Arrivals::next_of(&mut self.orders) => arrived,
+            };
+            let orders = match orders {
+                Ok(orders) => orders,
+                Err(error) => {
+                    tracing::error!(%error, "can no longer be told what to do");
+                    return ExitCode::RuntimeFailure;
+                }
+            };
+            for order in orders {
+                match order {
+                    Order::Stop(code) => return code,
+                    Order::Reload => self.reload(),
+                    Order::AddWorker | Order::RemoveWorker => {
+                        tracing::warn!("refused: a single process has no workers to add or remove");
                     }
                 }
             }
-            arrived = signals.next() => match arrived {
-                Ok(arrived) => {
-                    for signal in arrived {
-                        match signal {
-                            Signal::Term | Signal::Int => return,
-                            Signal::Ttin | Signal::Ttou => {
-                                tracing::warn!(%signal, "refused: a single process has no workers to add or remove");
-                            }
-                            Signal::Chld => {}
-                            other => tracing::info!(signal = %other, "ignored: there is nothing to do for it"),
-                        }
-                    }
-                }
-                Err(error) => {
-                    tracing::error!(%error, "signals are no longer heard");
-                    return;
-                }
-            },
         }
+    }
+
+    fn beat(&self, due: Instant) {
+        let lag = Instant::now().saturating_duration_since(due);
+        if let Some(row) = &self.row {
+            row.heartbeat(
+                monotonic_ms(),
+                u64::try_from(lag.as_micros()).unwrap_or(u64::MAX),
+            );
+            if let Ok(bytes) = okdb_sys::host::rss_bytes() {
+                row.set_rss_bytes(bytes);
+            }
+        }
+    }
+
+    /// The order that a signal stands for.
+    fn heed(&self, signal: Signal) -> Option<Order> {
+        match signal {
+            Signal::Term | Signal::Int => Some(Order::Stop(ExitCode::Clean)),
+            Signal::Hup => Some(Order::Reload),
+            Signal::Ttin => Some(Order::AddWorker),
+            Signal::Ttou => Some(Order::RemoveWorker),
+            Signal::Usr1 => {
+                (self.config.program.reopen_logs)();
+                None
+            }
+            Signal::Usr2 => {
+                tracing::warn!("refused: a single process cannot be upgraded in place; restart it");
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn reload(&mut self) {
+        let began = okdb_sys::host::monotonic().unwrap_or_default();
+        self.notifier.reloading(began);
+        match (self.config.program.read_again)() {
+            Ok(fresh) => {
+                self.config.renew(fresh);
+                tracing::info!(
+                    "reloaded; limits of requests and connections change with a restart"
+                );
+                self.notifier.ready(READY_STATUS);
+            }
+            Err(reason) => {
+                tracing::error!(reason, "reload refused: nothing has changed");
+                self.notifier.ready("reload refused, see the log");
+            }
+        }
+    }
+}
+
+async fn tick(interval: &mut Option<Interval>) {
+    match interval {
+        Some(interval) => {
+            interval.tick().await;
+        }
+        None => pending().await,
     }
 }
 
@@ -150,7 +267,6 @@ fn snapshot(store: &Store, started_ms: u64, urls: &[String]) -> ClusterSnapshot 
         started_ms,
         root: store.root().to_owned(),
         listen: urls.to_vec(),
-        slot_count: 1,
         slots: vec![okdb_cluster::status::SlotStatus {
             slot: 0,
             pid: Some(std::process::id()),
@@ -161,6 +277,8 @@ fn snapshot(store: &Store, started_ms: u64, urls: &[String]) -> ClusterSnapshot 
             last_exit: None,
             last_stderr: Vec::new(),
             backoff_ms: None,
+            leaving: Vec::new(),
+            orphaned: false,
         }],
     }
 }

@@ -1,6 +1,6 @@
 //! What the cluster looks like: one structure, told by the primary and completed with live figures by whoever is asked.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use okdb_cluster::status::SlotStatus;
 use okdb_shm::{ScoreRow, Segment};
@@ -23,8 +23,6 @@ pub struct ClusterSnapshot {
     pub root: PathBuf,
     /// Where it listens.
     pub listen: Vec<String>,
-    /// How many slots it has.
-    pub slot_count: u16,
     /// Those that anything has been told of.
     pub slots: Vec<SlotStatus>,
 }
@@ -36,7 +34,15 @@ impl ClusterSnapshot {
         let segment = store.segment();
         let now_ms = okdb_sys::host::monotonic_ms();
         let rows: Vec<ScoreRow> = segment.rows().collect();
-        let workers: Vec<Value> = (0..self.slot_count)
+        let live = segment.slots().map(|(slot, _)| slot);
+        let slots: BTreeSet<u16> = self
+            .slots
+            .iter()
+            .map(|told| told.slot)
+            .chain(live)
+            .collect();
+        let workers: Vec<Value> = slots
+            .into_iter()
             .map(|slot| self.worker(slot, segment, &rows))
             .collect();
         json!({

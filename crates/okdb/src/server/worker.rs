@@ -1,32 +1,26 @@
 //! What a worker process does: one event loop that serves HTTP, and a heartbeat that shows it turns.
 
-use std::{
-    cell::RefCell,
-    os::fd::{AsFd, OwnedFd},
-    rc::Rc,
-    sync::Arc,
-    time::Duration,
-};
+use std::{cell::RefCell, convert::Infallible, os::fd::OwnedFd, rc::Rc, sync::Arc, time::Duration};
 
 use okdb_cluster::{
     exit::ExitCode,
     parent::{ORPHAN_GRACE, Watch},
     spawner::Inherited,
 };
-use okdb_http::{Listener, Serving};
-use okdb_ipc::{Connection, ToPrimary, ToWorker};
+use okdb_http::{Intake, Listener, Serving};
+use okdb_ipc::{Connection, Incoming, ToPrimary, ToWorker};
 use okdb_shm::{RowGuard, RowState};
 use okdb_store::{Options, Role, Store};
 use okdb_sys::{Signal, host::monotonic_ms, signals::Signals};
 use socket2::{Domain, SockRef};
 use tokio::{
-    io::Interest,
-    net::UnixStream,
-    sync::Notify,
+    sync::{Notify, mpsc, watch},
     time::{Instant, MissedTickBehavior},
 };
 
-use super::{ServerError, WorkerConfig, host::ProcessHost, status::ClusterSnapshot};
+use super::{
+    ServerError, WorkerConfig, arrivals::Arrivals, host::ProcessHost, status::ClusterSnapshot,
+};
 use crate::process::Telemetry;
 
 /// The hidden command of a worker: `okdb __worker SLOT LISTENERS PARENT_PID [logging options]`.
@@ -34,8 +28,6 @@ pub const WORKER_COMMAND: &str = "__worker";
 
 /// How often the event loop says that it turns. Milliseconds.
 const HEARTBEAT_MS: u64 = 1_000;
-/// How often a drain looks whether its time is up. Milliseconds.
-const DEADLINE_TICK_MS: u64 = 50;
 /// How long before the primary would kill it a worker closes what is left, so that it still ends by itself.
 const LEAVE_EARLY: Duration = Duration::from_millis(300);
 /// How long a worker that was told to end by a signal of its own may drain.
@@ -110,7 +102,7 @@ async fn serve(
     signals: Signals,
     gone: Arc<Notify>,
 ) -> Result<ExitCode, ServerError> {
-    let signals = SignalStream::new(signals).map_err(ServerError::system("cannot hear signals"))?;
+    let signals = Arrivals::new(signals).map_err(ServerError::system("cannot hear signals"))?;
     let mut connection = Connection::new(inherited.ipc)
         .map_err(ServerError::system("cannot talk to the primary"))?;
     let hello = ToPrimary::Hello {
@@ -155,42 +147,52 @@ async fn serve(
     }
     send(&mut connection, &ToPrimary::Ready).await?;
     tracing::debug!(slot = arguments.slot, "ready");
+    let (intake, taken) = mpsc::unbounded_channel();
+    let (leave_by, mut leaving) = watch::channel(None);
     let supervised = Supervised {
         connection,
         signals,
         host: &host,
         row: presence.row.as_deref(),
         gone: &gone,
+        intake,
+        leave_by,
     };
-    let leave_by = RefCell::new(None);
-    let stop = async {
-        let deadline = supervised.run().await;
-        host.unready.replace(Some("draining"));
-        leave_by.replace(Some(deadline));
-    };
-    let deadline = async {
-        // Looked at on a tick, since it is only known once the stop has begun.
-        let mut tick = tokio::time::interval(Duration::from_millis(DEADLINE_TICK_MS));
-        loop {
-            tick.tick().await;
-            if leave_by
-                .borrow()
-                .is_some_and(|deadline| Instant::now() >= deadline)
-            {
-                return;
-            }
-        }
+    let mut stopping = leaving.clone();
+    let stop = async move {
+        // The other end is gone only with this very future.
+        let _ = stopping.wait_for(Option::is_some).await;
     };
     let result = tokio::select! {
-        result = okdb_http::serve(listeners, serving, stop) => result,
-        () = deadline => {
+        result = okdb_http::serve(listeners, taken, serving, stop) => result,
+        () = past(&mut leaving) => {
             tracing::warn!("the drain took too long; closing what is left");
             Ok(())
         }
+        never = supervised.run() => match never {},
     };
     store.close();
     result.map_err(ServerError::system("cannot serve"))?;
     Ok(ExitCode::Clean)
+}
+
+/// Waits until the time to leave has come; it may be moved forward meanwhile.
+async fn past(leaving: &mut watch::Receiver<Option<Instant>>) {
+    loop {
+        let deadline = *leaving.borrow_and_update();
+        let over = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = over => return,
+            changed = leaving.changed() => if changed.is_err() {
+                return;
+            },
+        }
+    }
 }
 
 async fn send(connection: &mut Connection, message: &ToPrimary) -> Result<(), ServerError> {
@@ -204,13 +206,23 @@ async fn send(connection: &mut Connection, message: &ToPrimary) -> Result<(), Se
 async fn first_config(connection: &mut Connection) -> Result<Option<WorkerConfig>, ServerError> {
     loop {
         match connection.next().await {
-            Ok(Some(ToWorker::Config(text))) => {
+            Ok(Some(Incoming {
+                message: ToWorker::Config(text),
+                ..
+            })) => {
                 return serde_json::from_str(&text).map(Some).map_err(|error| {
                     ServerError::Config(format!("the primary's configuration: {error}"))
                 });
             }
-            Ok(Some(ToWorker::Snapshot(_))) => {}
-            Ok(Some(ToWorker::Drain { .. }) | None) => return Ok(None),
+            Ok(
+                None
+                | Some(Incoming {
+                    message: ToWorker::Drain { .. },
+                    ..
+                }),
+            ) => return Ok(None),
+            // Snapshots come with the configuration, listeners only to who is ready.
+            Ok(Some(_)) => {}
             Err(error) => return Err(ServerError::Config(error.to_string())),
         }
     }
@@ -234,92 +246,103 @@ pub(crate) fn listeners(descriptors: Vec<OwnedFd>) -> Result<Vec<Listener>, Serv
         ))
 }
 
-/// Signals as a stream for an event loop.
-pub(crate) struct SignalStream {
-    signals: Signals,
-    /// A duplicate of the pipe that the signals arrive in; only its readiness is used.
-    pipe: UnixStream,
-}
-
-impl SignalStream {
-    pub(crate) fn new(signals: Signals) -> std::io::Result<Self> {
-        let pipe = std::os::unix::net::UnixStream::from(signals.as_fd().try_clone_to_owned()?);
-        pipe.set_nonblocking(true)?;
-        Ok(Self {
-            signals,
-            pipe: UnixStream::from_std(pipe)?,
-        })
-    }
-
-    /// The signals that have arrived; waits for some.
-    pub(crate) async fn next(&mut self) -> std::io::Result<Vec<Signal>> {
-        loop {
-            self.pipe.readable().await?;
-            let signals = &mut self.signals;
-            let arrived = self.pipe.try_io(Interest::READABLE, || {
-                let arrived = signals.drain();
-                if arrived.is_empty() {
-                    Err(std::io::ErrorKind::WouldBlock.into())
-                } else {
-                    Ok(arrived)
-                }
-            });
-            match arrived {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                arrived => return arrived,
-            }
-        }
-    }
-}
-
 /// The supervision side of a worker's event loop.
 struct Supervised<'w> {
     connection: Connection,
-    signals: SignalStream,
+    signals: Arrivals<Signals>,
     host: &'w ProcessHost,
     row: Option<&'w RowGuard>,
     gone: &'w Notify,
+    /// Listeners that come and go.
+    intake: mpsc::UnboundedSender<Intake>,
+    /// By when to be gone, once that is asked for.
+    leave_by: watch::Sender<Option<Instant>>,
+}
+
+/// What has just happened.
+enum News {
+    Beat(Instant),
+    Message(Incoming),
+    /// The supervision socket has ended.
+    Orphaned,
+    Signals(Vec<Signal>),
 }
 
 impl Supervised<'_> {
-    /// Heartbeats and messages, until it is time to leave; returns by when.
-    async fn run(mut self) -> Instant {
+    /// Heartbeats, messages and signals, to the end of the process: a drain may be told to hurry.
+    async fn run(mut self) -> Infallible {
         let mut heartbeat = tokio::time::interval(Duration::from_millis(HEARTBEAT_MS));
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut connected, mut heard, mut noticed) = (true, true, false);
         loop {
-            tokio::select! {
-                due = heartbeat.tick() => {
-                    self.beat(due);
-                }
-                message = self.connection.next() => match message {
-                    Ok(Some(ToWorker::Drain { deadline_ms })) => {
-                        let left = Duration::from_millis(deadline_ms.saturating_sub(monotonic_ms()));
-                        return Instant::now() + left.saturating_sub(LEAVE_EARLY);
-                    }
-                    Ok(Some(ToWorker::Snapshot(text))) => self.note_snapshot(&text),
-                    Ok(Some(ToWorker::Config(_))) => {}
-                    // The watch has noticed too, and gives as much time.
-                    Ok(None) => return Instant::now() + ORPHAN_GRACE.saturating_sub(LEAVE_EARLY),
+            let news = tokio::select! {
+                due = heartbeat.tick() => News::Beat(due),
+                message = self.connection.next(), if connected => match message {
+                    Ok(Some(incoming)) => News::Message(incoming),
+                    Ok(None) => News::Orphaned,
                     Err(error) => {
                         tracing::error!(%error, "supervision ended");
-                        return Instant::now() + ORPHAN_GRACE.saturating_sub(LEAVE_EARLY);
+                        News::Orphaned
                     }
                 },
-                () = self.gone.notified() => {
-                    return Instant::now() + ORPHAN_GRACE.saturating_sub(LEAVE_EARLY);
+                () = self.gone.notified(), if !noticed => {
+                    noticed = true;
+                    News::Orphaned
                 }
-                arrived = self.signals.next() => match arrived {
-                    Ok(signals) if signals.contains(&Signal::Term) => {
-                        return Instant::now() + DRAIN_TIMEOUT;
-                    }
-                    Ok(_) => {}
-                    Err(error) => {
-                        tracing::error!(%error, "signals are no longer heard");
-                        return Instant::now() + DRAIN_TIMEOUT;
-                    }
-                },
+                arrived = self.signals.next(), if heard => News::Signals(arrived.unwrap_or_else(|error| {
+                    tracing::error!(%error, "signals are no longer heard");
+                    heard = false;
+                    vec![Signal::Term]
+                })),
+            };
+            match news {
+                News::Beat(due) => self.beat(due),
+                News::Message(incoming) => self.take(incoming),
+                News::Orphaned => {
+                    // The watch has noticed too, and gives as much time.
+                    connected = false;
+                    self.leave_within(ORPHAN_GRACE);
+                }
+                News::Signals(signals) if signals.contains(&Signal::Term) => {
+                    self.leave_within(DRAIN_TIMEOUT);
+                }
+                News::Signals(_) => {}
             }
         }
+    }
+
+    /// Begins to leave, or to be quicker about it.
+    fn leave_within(&self, time: Duration) {
+        let deadline = Instant::now() + time.saturating_sub(LEAVE_EARLY);
+        self.host.unready.replace(Some("draining"));
+        self.leave_by.send_if_modified(|leave_by| {
+            let sooner = leave_by.is_none_or(|earlier| deadline < earlier);
+            if sooner {
+                *leave_by = Some(deadline);
+            }
+            sooner
+        });
+    }
+
+    fn take(&mut self, incoming: Incoming) {
+        match incoming.message {
+            ToWorker::Drain { deadline_ms } => {
+                let left = deadline_ms.saturating_sub(monotonic_ms());
+                self.leave_within(Duration::from_millis(left));
+            }
+            ToWorker::Snapshot(text) => self.note_snapshot(&text),
+            ToWorker::Adopt { slot } => match listeners(incoming.descriptors) {
+                Ok(listeners) => self.tell_intake(Intake::Adopt { slot, listeners }),
+                Err(error) => tracing::error!(slot, %error, "cannot answer for another slot"),
+            },
+            ToWorker::Release { slot } => self.tell_intake(Intake::Release { slot }),
+            ToWorker::Config(_) => {}
+        }
+    }
+
+    fn tell_intake(&self, intake: Intake) {
+        // Nobody accepts any more in a worker that leaves.
+        let _ = self.intake.send(intake);
     }
 
     fn beat(&mut self, due: Instant) {

@@ -1,0 +1,169 @@
+//! An upgrade in place: the check, the hand-over, and going on afterwards.
+//!
+//! The check is a child that runs the new program and ends. Only when it succeeds, and only at a moment at which nothing
+//! else is under way, does the primary become that program. Until then, and if that fails, nothing has changed.
+
+use std::num::NonZeroU16;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use okdb_sys::host::monotonic_ms;
+
+use super::Observer;
+use super::process::{Process, Reading};
+use super::roster::{Roster, unix_ms};
+use super::supervision::Supervision;
+use crate::handover::{Handover, Parcel, ResumeError, VERSION};
+use crate::listen::Listeners;
+use crate::machine::{Action, Machine, WorkerExit, WorkerId};
+use crate::spawner::Spawner;
+
+/// How long the check may take.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The check, while it runs.
+#[derive(Debug)]
+pub(super) struct Check {
+    process: Process,
+    give_up_at_ms: u64,
+}
+
+impl Check {
+    /// What it says, to be waited for.
+    pub(super) fn stderr(&self) -> Option<BorrowedFd<'_>> {
+        self.process.stderr.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// What a run goes on with.
+pub(super) struct Resumed {
+    pub(super) machine: Machine,
+    /// What the machine wants done first.
+    pub(super) first: Vec<Action>,
+    pub(super) listeners: Listeners,
+    pub(super) roster: Roster,
+}
+
+impl Resumed {
+    pub(super) fn new(state: &[u8]) -> Result<Self, ResumeError> {
+        let handover = Handover::<Machine>::from_bytes(state)?;
+        let slots = u16::try_from(handover.machine.views().count()).ok();
+        let slots = slots
+            .and_then(NonZeroU16::new)
+            .ok_or_else(|| ResumeError::Malformed("it has no slots".into()))?;
+        let understood = handover.protocol == okdb_ipc::wire::PROTOCOL;
+        Ok(Self {
+            machine: handover.machine,
+            first: Vec::new(),
+            listeners: Listeners::resume(handover.bound, slots)?,
+            roster: Roster::resume(handover.processes, handover.exits, understood)?,
+        })
+    }
+}
+
+impl<S: Spawner, O: Observer> Supervision<'_, S, O> {
+    /// Starts the check.
+    pub(super) fn begin_upgrade(&mut self) {
+        if let Some(reason) = self.unsettled() {
+            tracing::error!(reason, "upgrade refused: nothing has changed");
+            return;
+        }
+        match self.observer.preflight() {
+            Ok(child) => {
+                tracing::info!(
+                    pid = child.identity.pid,
+                    "checking whether the new program can go on"
+                );
+                let nobody = WorkerId {
+                    slot: 0,
+                    incarnation: 0,
+                };
+                self.check = Some(Check {
+                    process: Process::new(nobody, child, None, unix_ms()),
+                    give_up_at_ms: monotonic_ms().saturating_add(
+                        u64::try_from(CHECK_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
+                    ),
+                });
+            }
+            Err(error) => {
+                tracing::error!(%error, "upgrade refused: the check cannot be started; nothing has changed")
+            }
+        }
+    }
+
+    fn unsettled(&self) -> Option<&'static str> {
+        if self.check.is_some() {
+            Some("another one has begun")
+        } else if self.machine.is_stopping() {
+            Some("the server is stopping")
+        } else if !self.machine.is_settled() {
+            Some("a worker is being started or replaced; try again when all are ready")
+        } else {
+            None
+        }
+    }
+
+    /// Keeps what the check says.
+    pub(super) fn listen_to_check(&mut self) {
+        if let Some(check) = &mut self.check {
+            check.process.read_stderr(Reading::Some, &self.copier);
+        }
+    }
+
+    /// Goes on when the check has ended; ends it when it takes too long.
+    pub(super) fn finish_check(&mut self) {
+        let Some(check) = &mut self.check else {
+            return;
+        };
+        let Some(exit) = check.process.try_wait() else {
+            if monotonic_ms() >= check.give_up_at_ms {
+                tracing::error!("the check of the new program takes too long; killing it");
+                check.process.signal(okdb_sys::Signal::Kill);
+                check.give_up_at_ms = u64::MAX;
+            }
+            return;
+        };
+        let Some(mut check) = self.check.take() else {
+            return;
+        };
+        check.process.read_stderr(Reading::All, &self.copier);
+        if exit != WorkerExit::Code(0) {
+            let said = check.process.tail.lines();
+            let said = said.last().map_or("it said nothing", String::as_str);
+            tracing::error!(%exit, said, "upgrade refused: the new program cannot go on; nothing has changed");
+        } else if let Some(reason) = self.unsettled() {
+            tracing::error!(reason, "upgrade refused: nothing has changed");
+        } else {
+            self.upgrade();
+        }
+    }
+
+    /// Becomes the new program. Comes back only if that fails.
+    fn upgrade(&mut self) {
+        // What is read but not passed on would be lost.
+        for process in self.roster.iter_mut() {
+            process.read_stderr(Reading::Some, &self.copier);
+        }
+        self.copier.flush(super::OUTPUT_TIMEOUT);
+        let (processes, exits) = self.roster.hand_over();
+        let handover = Handover {
+            version: VERSION,
+            protocol: okdb_ipc::wire::PROTOCOL,
+            machine: &self.machine,
+            bound: self.listeners.hand_over(),
+            processes,
+            exits,
+        };
+        let descriptors = self
+            .listeners
+            .descriptors()
+            .chain(self.roster.iter().flat_map(Process::descriptors));
+        let parcel = Parcel {
+            state: handover.to_bytes(),
+            descriptors: descriptors.collect(),
+        };
+        tracing::info!("handing over to the new program");
+        let reason = self.observer.hand_over(&parcel);
+        tracing::error!(reason, "the upgrade failed: nothing has changed");
+    }
+}
