@@ -5,10 +5,12 @@
 
 use std::fmt;
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
@@ -143,13 +145,51 @@ impl AsFd for Signals {
     }
 }
 
+/// Every signal waits for the thread that made this, until it is dropped: then those are let through that were before.
+///
+/// A thread that is started meanwhile is deaf for good, and so are those that it starts: signals for the process are left
+/// to the other threads. So a program whose main thread alone shall hear them holds this while it starts its threads.
+/// (What a thread brings on itself, such as a fault or an abort, ends the process all the same.)
+#[derive(Debug)]
+#[must_use]
+pub struct Blocked {
+    before: SigSet,
+    /// Masks belong to threads: it must be dropped where it was made.
+    thread: PhantomData<*const ()>,
+}
+
+impl Blocked {
+    /// Blocks all signals that can be blocked.
+    ///
+    /// # Errors
+    /// What `pthread_sigmask` reports.
+    pub fn all() -> io::Result<Self> {
+        let mut before = SigSet::empty();
+        pthread_sigmask(
+            SigmaskHow::SIG_SETMASK,
+            Some(&SigSet::all()),
+            Some(&mut before),
+        )?;
+        Ok(Self {
+            before,
+            thread: PhantomData,
+        })
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // It only fails for an unknown way of changing the mask.
+        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);
+    }
+}
+
 /// Lets every signal through to the calling thread. For a program that began with all of them blocked (see
 /// [`crate::exec::Exec::run`]), once it has taken over those that it wants.
 ///
 /// # Errors
 /// What `pthread_sigmask` reports.
 pub fn unblock_all() -> io::Result<()> {
-    use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
     Ok(pthread_sigmask(
         SigmaskHow::SIG_SETMASK,
         Some(&SigSet::empty()),
@@ -188,6 +228,22 @@ mod tests {
         while poll(&mut fds, PollTimeout::NONE) == Err(nix::errno::Errno::EINTR) {}
         assert_eq!(signals.drain(), [Signal::Usr2]);
         assert_eq!(signals.drain(), []);
+    }
+
+    #[test]
+    fn threads_that_are_started_under_the_guard_are_deaf_and_no_others() {
+        let mask = || {
+            let mut mask = SigSet::empty();
+            pthread_sigmask(SigmaskHow::SIG_SETMASK, None, Some(&mut mask)).unwrap();
+            mask
+        };
+        let before = mask();
+        let deaf = Blocked::all().unwrap();
+        let of_thread = std::thread::spawn(mask).join().unwrap();
+        assert!(of_thread.contains(nix::sys::signal::SIGTERM));
+        drop(deaf);
+        assert_eq!(mask(), before);
+        assert_eq!(std::thread::spawn(mask).join().unwrap(), before);
     }
 
     #[test]

@@ -21,11 +21,10 @@ use std::sync::{Mutex, PoisonError};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
 use crate::fd::set_nonblocking;
 use crate::process::Identity;
-use crate::signals::Signal;
+use crate::signals::{Blocked, Signal};
 
 /// The lowest number that an inherited descriptor can have: standard input, output and error are below.
 pub const INHERITED_FD_MIN: RawFd = 3;
@@ -171,14 +170,9 @@ impl<'fd> Spawn<'fd> {
 
         // All signals wait while we fork. In the child they stay blocked until `default_signals`, else
         // a copy of our handlers would swallow what is meant for it.
-        let mut before = SigSet::empty();
-        pthread_sigmask(
-            SigmaskHow::SIG_SETMASK,
-            Some(&SigSet::all()),
-            Some(&mut before),
-        )?;
+        let deaf = Blocked::all()?;
         let started = self.command.spawn();
-        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
+        drop(deaf);
         drop(reserved);
 
         let mut child = started?;

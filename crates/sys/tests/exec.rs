@@ -6,9 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use okdb_sys::exec::{Exec, memory_file, read_memory_file};
-use okdb_sys::signals::{Signals, unblock_all};
+use okdb_sys::fd::set_cloexec;
+use okdb_sys::signals::{Blocked, Signals, unblock_all};
 use okdb_sys::spawn::{Spawn, take_inherited_fd};
-use okdb_sys::{Identity, Signal};
+use okdb_sys::{Identity, Signal, reap};
 
 const ROLE: &str = "OKDB_EXEC_TEST";
 /// One thread means that the test runs on the main one.
@@ -36,13 +37,22 @@ fn before() {
         .expect("a child");
     let kept = memory_file("kept", b"what was written before").expect("a file");
     let left = memory_file("left", b"nobody's").expect("a file");
-    let signals = Signals::install(&[Signal::Usr1]).expect("signals");
+    let open = memory_file("open", b"opened carelessly").expect("a file");
+    set_cloexec(&open, false).expect("fcntl");
+    let mut signals = Signals::install(&[Signal::Term]).expect("signals");
+    let deaf = Blocked::all().expect("signals");
+    std::thread::spawn(|| std::thread::sleep(Duration::from_secs(600)));
+    // As if it came in the last moment: nobody takes it any more in this program.
+    let me = Identity::current().expect("/proc");
+    me.signal(Signal::Term).expect("signal");
+    assert_eq!(signals.drain(), []);
     let numbers = format!(
-        "{} {} {} {}",
+        "{} {} {} {} {}",
         std::process::id(),
         child.identity.pid,
         kept.as_raw_fd(),
-        left.as_raw_fd()
+        left.as_raw_fd(),
+        open.as_raw_fd()
     );
     let program = std::env::current_exe().expect("this program");
     let error = Exec::new(program)
@@ -50,7 +60,7 @@ fn before() {
         .env(ROLE, numbers)
         .keep(kept.as_fd())
         .run();
-    drop(signals);
+    drop((signals, deaf));
     panic!("not replaced: {error}");
 }
 
@@ -59,17 +69,19 @@ fn after(numbers: &str) {
         .split(' ')
         .map(|number| number.parse().expect("a number"))
         .collect();
-    let [pid, child, kept, left] = numbers[..] else {
-        panic!("four numbers");
+    let [pid, child, kept, left, open] = numbers[..] else {
+        panic!("five numbers");
     };
     assert_eq!(pid, std::process::id(), "the pid stays");
-    // Blocked since the call: it waits until somebody has taken it over.
+    // What was sent to the old program, and what is sent before this one has taken signals over.
     let me = Identity::current().expect("/proc");
     me.signal(Signal::Usr1).expect("signal");
-    let mut signals = Signals::install(&[Signal::Usr1]).expect("signals");
+    let mut signals = Signals::install(&[Signal::Usr1, Signal::Term]).expect("signals");
     assert_eq!(signals.drain(), []);
     unblock_all().expect("signals");
-    assert_eq!(signals.drain(), [Signal::Usr1]);
+    let mut heard = signals.drain();
+    heard.sort_by_key(|signal| signal.number());
+    assert_eq!(heard, [Signal::Usr1, Signal::Term]);
 
     let number = |number: u32| RawFd::try_from(number).expect("a number");
     let kept = take_inherited_fd(number(kept)).expect("the kept descriptor");
@@ -77,12 +89,16 @@ fn after(numbers: &str) {
         read_memory_file(kept).expect("read"),
         b"what was written before"
     );
-    take_inherited_fd(number(left)).expect_err("closed on the way");
+    for closed in [left, open] {
+        take_inherited_fd(number(closed)).expect_err("closed on the way");
+    }
 
     let child = Identity::of(child).expect("a child");
     assert!(child.is_alive(), "its parent lives, so it does");
     child.signal(Signal::Kill).expect("it is our child");
     assert!(child.wait_end(Duration::from_secs(60)).expect("wait"));
+    let exit = reap::try_wait(child.pid).expect("it is still ours");
+    assert!(matches!(exit, Some(reap::Exit::Signal { .. })), "{exit:?}");
     tell("all is well");
 }
 
