@@ -34,13 +34,18 @@ impl Failure {
     }
 }
 
-impl From<okdb::OpenError> for Failure {
-    fn from(error: okdb::OpenError) -> Self {
-        let error = okdb::server::ServerError::Open(error);
+impl From<okdb::server::ServerError> for Failure {
+    fn from(error: okdb::server::ServerError) -> Self {
         Self {
             message: error.to_string(),
             code: error.exit_code(),
         }
+    }
+}
+
+impl From<okdb::OpenError> for Failure {
+    fn from(error: okdb::OpenError) -> Self {
+        okdb::server::ServerError::Open(error).into()
     }
 }
 

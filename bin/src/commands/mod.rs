@@ -47,7 +47,7 @@ pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
         .start(None);
     }
     let result = match name {
-        "" => serve::run(&given),
+        "" => serve::run(matches, &given),
         "import" => import::run(matches, &given),
         "export" => export::run(matches, &given),
         "backup" => backup::run(matches, &given),

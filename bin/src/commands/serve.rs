@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use clap::ArgMatches;
 use okdb::server::{
-    Birth, Program, ServerConfig, ServerError, Takeover, run as serve,
+    Birth, Program, ServerConfig, Takeover, run as serve,
     upgrade::{check, is_check},
 };
 use okdb_cluster::{
@@ -16,14 +17,15 @@ use okdb_cluster::{
 use okdb_sys::signals::Signals;
 
 use crate::{
+    arguments,
     logging::{Logging, READY_TARGET},
     output::{Failure, complain},
     settings::{Given, Source},
 };
 
-pub(crate) fn run(given: &Given) -> Result<ExitCode, Failure> {
+pub(crate) fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode, Failure> {
     let signals = Signals::install(&SIGNALS).map_err(Failure::runtime)?;
-    let takeover = Takeover::from_env().map_err(failed)?;
+    let takeover = Takeover::from_env()?;
     let (mut config, logging, warning) =
         configuration(given).map_err(|complaints| Failure::usage(complaints.join("\nokdb: ")))?;
     logging.start(None);
@@ -37,7 +39,8 @@ pub(crate) fn run(given: &Given) -> Result<ExitCode, Failure> {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
     if is_check() {
-        return check(&config).map(|()| ExitCode::Clean).map_err(failed);
+        check(&config)?;
+        return Ok(ExitCode::Clean);
     }
     let own_pid = std::process::id();
     let variable = |name: &str| std::env::var_os(name);
@@ -52,14 +55,20 @@ pub(crate) fn run(given: &Given) -> Result<ExitCode, Failure> {
         takeover,
         ..Birth::default()
     };
-    serve(&config, birth).map_err(failed)
+    let matches = matches.clone();
+    config.program.read_again = Arc::new(move || read_again(&matches));
+    Ok(serve(&config, birth)?)
 }
 
-fn failed(error: ServerError) -> Failure {
-    Failure {
-        message: error.to_string(),
-        code: error.exit_code(),
+/// Reads the configuration again: the same command line, and whatever the file and the variables say now.
+fn read_again(matches: &ArgMatches) -> Result<ServerConfig, String> {
+    let given = arguments::given(matches).map_err(|complaints| complaints.join("; "))?;
+    let (config, _, warning) =
+        configuration(&given).map_err(|complaints| complaints.join("; "))?;
+    if let Some(warning) = warning {
+        tracing::warn!("{warning}");
     }
+    Ok(config)
 }
 
 /// Keeps a complaint for later.

@@ -86,7 +86,7 @@ impl<S: Spawner, O: Observer> Supervision<'_, S, O> {
                 });
             }
             Err(error) => {
-                tracing::error!(%error, "upgrade refused: the check cannot be started; nothing has changed")
+                tracing::error!(%error, "upgrade refused: the check cannot be started; nothing has changed");
             }
         }
     }

@@ -241,6 +241,11 @@ impl Checker {
                 | Action::SlotChanged { .. } => {}
             }
         }
+        self.check_views();
+    }
+
+    /// What holds after every event.
+    fn check_views(&self) {
         for view in self.machine.views() {
             if let Some(delay_ms) = view.backoff_ms {
                 assert!((BACKOFF_FIRST_MS..=BACKOFF_MAX_MS).contains(&delay_ms));

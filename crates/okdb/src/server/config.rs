@@ -178,6 +178,7 @@ impl ServerConfig {
             map_size: self.map_size,
             segment_in_root: self.segment_in_root,
             force_private_segment: self.force_private_segment,
+            program: self.program.clone(),
             ..fresh
         };
     }
