@@ -7,7 +7,7 @@ use crate::reap::{self, Exit};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Everything that comes through a non-blocking pipe until its other end closes.
 fn read_all(fd: OwnedFd) -> String {
@@ -88,19 +88,21 @@ fn nothing_else_is_inherited() {
         .pass_fd(file.as_fd(), 40)
         .start()
         .unwrap();
-    let mut seen: Vec<u32> = std::fs::read_dir(format!("/proc/{}/fd", child.identity.pid))
-        .unwrap()
-        .map(|entry| {
-            entry
-                .unwrap()
-                .file_name()
-                .to_str()
-                .unwrap()
-                .parse()
-                .unwrap()
-        })
-        .collect();
-    seen.sort_unstable();
+    let open = || {
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", child.identity.pid)).unwrap();
+        let mut numbers: Vec<u32> = entries
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .collect();
+        numbers.sort_unstable();
+        numbers
+    };
+    // What the loader and the C library open for themselves goes away; what was inherited stays.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut seen = open();
+    while seen != [0, 1, 2, 40] && Instant::now() < deadline {
+        std::thread::yield_now();
+        seen = open();
+    }
     child.identity.signal(Signal::Kill).unwrap();
     reap::wait(child.identity.pid).unwrap();
     assert_eq!(seen, [0, 1, 2, 40]);
