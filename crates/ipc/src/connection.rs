@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use okdb_sys::passing::{self, DESCRIPTORS_MAX};
+use okdb_sys::passing::{self, DESCRIPTORS_MAX, Packet};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
 use crate::message::{Incoming, ToPrimary, ToWorker};
-use crate::socket::{Buffer, SendError, try_send};
+use crate::socket::{Buffer, SendError, Sent, try_send};
 use crate::wire::{Decoder, Side, WireError, encode, greeting};
 
 /// Why nothing was received.
@@ -32,8 +32,6 @@ pub struct Connection {
     /// Packets of messages that were accepted, but that the socket has not taken.
     queue: VecDeque<Vec<u8>>,
     buffer: Buffer,
-    /// What came with the packets of a message that is not complete.
-    descriptors: Vec<OwnedFd>,
 }
 
 impl Connection {
@@ -49,7 +47,6 @@ impl Connection {
             decoder: Decoder::new(Side::Primary),
             queue: VecDeque::from([greeting(Side::Worker)]),
             buffer: Buffer::new(),
-            descriptors: Vec::new(),
         })
     }
 
@@ -86,8 +83,12 @@ impl Connection {
         Ok(true)
     }
 
-    /// The next message, with the descriptors that it brings; `None` when the primary is gone. May be given up at any point and called again:
-    /// nothing is lost.
+    /// The next message, with the descriptors that it brings; `None` when the primary is gone. May be given up
+    /// at any point and called again: nothing is lost.
+    ///
+    /// Listeners to adopt for which this process has no descriptors left are closed again, all of a slot's, and the
+    /// message is left out: the other workers have them as well, and who has as many connections as it may have is of no
+    /// help anyhow.
     ///
     /// # Errors
     /// See [`ReceiveError`]: after any, the connection is of no more use.
@@ -110,31 +111,47 @@ impl Connection {
             if packet.length == 0 {
                 return Ok(None);
             }
-            if packet.truncated {
-                return Err(WireError::Malformed.into());
-            }
-            self.descriptors.extend(packet.descriptors);
-            if self.descriptors.len() > DESCRIPTORS_MAX {
-                return Err(WireError::Malformed.into());
-            }
-            if let Some(message) = self.decoder.push(self.buffer.packet(packet.length))? {
-                let descriptors = std::mem::take(&mut self.descriptors);
-                if !descriptors.is_empty() && !matches!(message, ToWorker::Adopt { .. }) {
-                    return Err(WireError::Malformed.into());
-                }
-                return Ok(Some(Incoming {
-                    message,
-                    descriptors,
-                }));
+            if let Some(incoming) = self.take_in(packet)? {
+                return Ok(Some(incoming));
             }
         }
+    }
+
+    /// Checks a packet; what it brings is closed when it may not bring it.
+    fn take_in(&mut self, packet: Packet) -> Result<Option<Incoming>, WireError> {
+        let Packet {
+            length,
+            descriptors,
+            truncated,
+            missing,
+        } = packet;
+        if truncated || descriptors.len() > DESCRIPTORS_MAX {
+            return Err(WireError::Malformed);
+        }
+        let message = self.decoder.push(self.buffer.packet(length))?;
+        // Whole in one packet, so that none can be with another piece of it.
+        if let Some(ToWorker::Adopt { slot }) = &message {
+            if missing {
+                tracing::warn!(
+                    slot,
+                    "too many open files: not answering for this slot in place of its worker"
+                );
+                return Ok(None);
+            }
+        } else if missing || !descriptors.is_empty() {
+            return Err(WireError::Malformed);
+        }
+        Ok(message.map(|message| Incoming {
+            message,
+            descriptors,
+        }))
     }
 
     /// Sends what the socket takes; tells whether that was everything.
     fn flush(&mut self) -> Result<bool, SendError> {
         while let Some(packet) = self.queue.front() {
             // Not through the runtime, which believes a socket full until it has seen otherwise.
-            if !try_send(&self.socket, packet)? {
+            if try_send(&self.socket, packet, &[])? != Sent::Taken {
                 return Ok(false);
             }
             self.queue.pop_front();

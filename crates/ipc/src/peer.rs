@@ -9,10 +9,10 @@ use okdb_sys::passing::DESCRIPTORS_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::message::{ToPrimary, ToWorker};
-use crate::socket::{Buffer, Received, SendError, try_receive, try_send_with};
+use crate::socket::{Buffer, Received, SendError, Sent, try_receive, try_send};
 use crate::wire::{Decoder, Side, WireError, encode, greeting};
 
-/// Messages that may wait for a worker which does not read, snapshots aside.
+/// Messages that may wait for a worker which does not read, beside one snapshot and one message about each slot.
 pub const CONTROL_QUEUE_MAX: usize = 64;
 
 /// Packets taken in one turn: a worker that talks without end must not keep the loop from the others.
@@ -41,6 +41,9 @@ pub struct Peer {
     decoder: Decoder<ToPrimary>,
     queue: VecDeque<Outgoing>,
     buffer: Buffer,
+    /// Whether the system was short of something when it should send last. It is tried again with the next message or
+    /// sign of life: being writable says nothing about it, and a loop that asks for that would spin.
+    short: bool,
 }
 
 /// What another program in this process needs to go on with a peer.
@@ -57,25 +60,57 @@ struct Outgoing {
     packets: VecDeque<Vec<u8>>,
     /// What goes with the first packet.
     descriptors: Vec<OwnedFd>,
-    /// Whether the next program says it anew by itself, so that it need not be handed over.
-    renewable: bool,
-    /// Whether a newer one may replace it. Not any more once its first packet is sent.
-    replaceable: bool,
+    subject: Subject,
+    /// Whether part of it was sent, so that the rest must follow.
+    begun: bool,
+}
+
+/// What a message is about. Of those about one thing, only the latest matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    /// Each matters.
+    Control,
+    /// The cluster.
+    Snapshot,
+    /// Who answers for this slot.
+    Slot(u16),
+}
+
+impl Subject {
+    fn of(message: &ToWorker) -> Self {
+        match message {
+            ToWorker::Config(_) | ToWorker::Drain { .. } => Self::Control,
+            ToWorker::Snapshot(_) => Self::Snapshot,
+            ToWorker::Adopt { slot } | ToWorker::Release { slot } => Self::Slot(*slot),
+        }
+    }
+}
+
+impl Outgoing {
+    fn control(packets: VecDeque<Vec<u8>>) -> Self {
+        Self {
+            packets,
+            descriptors: Vec::new(),
+            subject: Subject::Control,
+            begun: false,
+        }
+    }
+
+    /// Whether it must be sent, whatever is said after it.
+    fn is_owed(&self) -> bool {
+        self.begun || self.subject == Subject::Control
+    }
 }
 
 impl Peer {
     fn new(socket: OwnedFd) -> Self {
-        let greeting = Outgoing {
-            packets: VecDeque::from([greeting(Side::Primary)]),
-            descriptors: Vec::new(),
-            renewable: false,
-            replaceable: false,
-        };
+        let greeting = Outgoing::control(VecDeque::from([greeting(Side::Primary)]));
         Self {
             socket,
             decoder: Decoder::new(Side::Worker),
             queue: VecDeque::from([greeting]),
             buffer: Buffer::new(),
+            short: false,
         }
     }
 
@@ -93,6 +128,7 @@ impl Peer {
                     return (messages, false);
                 }
             };
+            self.short = false;
             let packet = self.buffer.packet(length);
             match self.decoder.push(packet) {
                 Ok(message) => messages.extend(message),
@@ -105,8 +141,8 @@ impl Peer {
         (messages, true)
     }
 
-    /// Queues a message and sends what the socket takes. A snapshot replaces the one that still waits;
-    /// anything else is sent in order, and nothing is left out.
+    /// Queues a message and sends what the socket takes. A snapshot replaces the one that still waits; anything
+    /// else is sent in order, and nothing is left out.
     ///
     /// # Errors
     /// All but [`SendError::Wire`] mean that the connection is of no more use.
@@ -114,8 +150,9 @@ impl Peer {
         self.send_with(message, Vec::new())
     }
 
-    /// The same for a message that brings descriptors, [`DESCRIPTORS_MAX`] at most. They are closed here once they are on
-    /// their way.
+    /// The same for a message that brings descriptors, [`DESCRIPTORS_MAX`] at most. They are closed here once
+    /// they are on their way. Adopt and Release replace what still waits about the same slot, so that of a worker which
+    /// is told of many changes while it does not read, no more than one message a slot is kept.
     ///
     /// # Errors
     /// As [`Peer::send`].
@@ -130,16 +167,17 @@ impl Peer {
         let outgoing = Outgoing {
             packets: encode(message)?.into(),
             descriptors,
-            renewable: matches!(
-                message,
-                ToWorker::Snapshot(_) | ToWorker::Adopt { .. } | ToWorker::Release { .. }
-            ),
-            replaceable: matches!(message, ToWorker::Snapshot(_)),
+            subject: Subject::of(message),
+            begun: false,
         };
-        if outgoing.replaceable {
-            self.queue.retain(|waiting| !waiting.replaceable);
-        } else if self.queue.len() >= CONTROL_QUEUE_MAX {
-            return Err(SendError::Backlog);
+        if outgoing.subject == Subject::Control {
+            let waiting = self.queue.iter().filter(|waiting| waiting.is_owed());
+            if waiting.count() >= CONTROL_QUEUE_MAX {
+                return Err(SendError::Backlog);
+            }
+        } else {
+            self.queue
+                .retain(|waiting| waiting.is_owed() || waiting.subject != outgoing.subject);
         }
         self.queue.push_back(outgoing);
         self.on_writable()
@@ -150,32 +188,35 @@ impl Peer {
     /// # Errors
     /// Any means that the connection is of no more use.
     pub fn on_writable(&mut self) -> Result<(), SendError> {
+        self.short = false;
         while let Some(outgoing) = self.queue.front_mut() {
             let Some(packet) = outgoing.packets.front() else {
                 self.queue.pop_front();
                 continue;
             };
-            if !try_send_with(&self.socket, packet, &outgoing.descriptors)? {
-                break;
+            match try_send(&self.socket, packet, &outgoing.descriptors)? {
+                Sent::Taken => {}
+                Sent::Full => break,
+                Sent::Short => {
+                    self.short = true;
+                    break;
+                }
             }
             outgoing.packets.pop_front();
             outgoing.descriptors.clear();
-            outgoing.replaceable = false;
-            outgoing.renewable = false;
+            outgoing.begun = true;
         }
         Ok(())
     }
 
     /// What the program that this process becomes needs to go on with this worker, beside the socket's descriptor.
-    /// Snapshots and listeners that have not been sent are left out: it says them anew.
+    /// Snapshots, and which slots to answer for, are left out as far as they have not been sent: it says them anew.
     #[must_use]
     pub fn state(&self) -> PeerState {
+        let owed = self.queue.iter().filter(|outgoing| outgoing.is_owed());
         PeerState {
             decoder: self.decoder.clone(),
-            packets: self
-                .queue
-                .iter()
-                .filter(|outgoing| !outgoing.renewable)
+            packets: owed
                 .flat_map(|outgoing| outgoing.packets.iter().cloned())
                 .collect(),
         }
@@ -184,24 +225,23 @@ impl Peer {
     /// Goes on with a worker on the socket that [`Peer::state`] was about.
     #[must_use]
     pub fn resume(socket: OwnedFd, state: PeerState) -> Self {
-        let owed = Outgoing {
-            packets: state.packets.into(),
-            descriptors: Vec::new(),
-            renewable: false,
-            replaceable: false,
-        };
+        let mut queue = VecDeque::new();
+        if !state.packets.is_empty() {
+            queue.push_back(Outgoing::control(state.packets.into()));
+        }
         Self {
             socket,
             decoder: state.decoder,
-            queue: VecDeque::from([owed]),
+            queue,
             buffer: Buffer::new(),
+            short: false,
         }
     }
 
-    /// Whether [`Self::on_writable`] has something to send.
+    /// Whether [`Self::on_writable`] has something to send once the socket is writable.
     #[must_use]
     pub fn wants_write(&self) -> bool {
-        !self.queue.is_empty()
+        !self.short && !self.queue.is_empty()
     }
 }
 

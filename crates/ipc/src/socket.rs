@@ -38,44 +38,39 @@ impl SendError {
     }
 }
 
-/// Sends one packet; tells whether the socket took it.
-pub(crate) fn try_send(socket: impl AsFd, packet: &[u8]) -> Result<bool, SendError> {
-    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-    loop {
-        match send(socket.as_fd().as_raw_fd(), packet, flags) {
-            Ok(_) => return Ok(true),
-            Err(Errno::EINTR) => {}
-            Err(Errno::EAGAIN | Errno::ENOBUFS) => return Ok(false),
-            Err(errno) => return Err(SendError::from_io(errno.into())),
-        }
-    }
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// The socket has it.
+    Taken,
+    /// The socket is full; it becomes writable when it no longer is.
+    Full,
+    /// The system is short of something else, and nothing tells when it no longer is: of memory, or of the number of
+    /// descriptors that one user may have on their way.
+    Short,
 }
 
-/// Sends one packet with duplicates of `descriptors`; tells whether the socket took it.
-pub(crate) fn try_send_with(
+/// Sends one packet, with duplicates of `descriptors`.
+pub(crate) fn try_send(
     socket: impl AsFd,
     packet: &[u8],
     descriptors: &[OwnedFd],
-) -> Result<bool, SendError> {
-    if descriptors.is_empty() {
-        return try_send(socket, packet);
-    }
+) -> Result<Sent, SendError> {
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     loop {
-        match passing::send(socket.as_fd(), packet, descriptors) {
-            Ok(_) => return Ok(true),
-            Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::WouldBlock => return Ok(false),
-                // The kernel bounds how many descriptors may be on their way; those before have to arrive first.
-                _ if matches!(
-                    error.raw_os_error(),
-                    Some(nix::libc::ENOBUFS | nix::libc::ETOOMANYREFS)
-                ) =>
-                {
-                    return Ok(false);
-                }
-                _ => return Err(SendError::from_io(error)),
-            },
+        let sent = if descriptors.is_empty() {
+            send(socket.as_fd().as_raw_fd(), packet, flags).map_err(io::Error::from)
+        } else {
+            passing::send(socket.as_fd(), packet, descriptors)
+        };
+        let Err(error) = sent else {
+            return Ok(Sent::Taken);
+        };
+        match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EINTR) => {}
+            Some(Errno::EAGAIN) => return Ok(Sent::Full),
+            Some(Errno::ENOBUFS | Errno::ENOMEM | Errno::ETOOMANYREFS) => return Ok(Sent::Short),
+            _ => return Err(SendError::from_io(error)),
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::connection::Connection;
-use crate::socket::{Received, try_send};
+use crate::socket::Received;
 use crate::wire::{MESSAGE_BYTES_MAX, PACKET_BYTES_MAX};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -16,6 +16,11 @@ fn read_all(socket: &OwnedFd, decoder: &mut Decoder<ToWorker>) -> Vec<ToWorker> 
         messages.extend(decoder.push(buffer.packet(length)).unwrap());
     }
     messages
+}
+
+/// Sends a packet as a worker would; tells whether the socket took it.
+fn put(socket: &OwnedFd, packet: &[u8]) -> bool {
+    try_send(socket, packet, &[]).unwrap() == Sent::Taken
 }
 
 fn snapshot(mark: char, bytes: usize) -> ToWorker {
@@ -74,6 +79,40 @@ fn a_worker_that_never_reads_is_given_up_in_the_end() {
 }
 
 #[test]
+fn of_each_slot_only_the_last_word_waits_and_of_none_is_it_left_out() {
+    const SLOTS: u16 = 300;
+    let (mut peer, theirs) = pair().unwrap();
+    peer.send(&snapshot('x', MESSAGE_BYTES_MAX / 2)).unwrap();
+    let before = open_files();
+    for round in 0..10u16 {
+        for slot in 0..SLOTS {
+            if (round + slot) % 2 == 0 {
+                let adopt = ToWorker::Adopt { slot };
+                peer.send_with(&adopt, some_descriptors(1)).unwrap();
+            } else {
+                peer.send(&ToWorker::Release { slot }).unwrap();
+            }
+        }
+    }
+    // Half of the slots have one here. (Other tests open and close some meanwhile.)
+    assert!(open_files() < before + usize::from(SLOTS));
+    let mut decoder = Decoder::new(Side::Primary);
+    let mut messages = Vec::new();
+    while peer.wants_write() {
+        messages.extend(read_all(&theirs, &mut decoder));
+        peer.on_writable().unwrap();
+    }
+    messages.extend(read_all(&theirs, &mut decoder));
+    let last: Vec<ToWorker> = (0..SLOTS)
+        .map(|slot| match (9 + slot) % 2 {
+            0 => ToWorker::Adopt { slot },
+            _ => ToWorker::Release { slot },
+        })
+        .collect();
+    assert!(messages[1..] == last);
+}
+
+#[test]
 fn a_message_that_is_too_large_leaves_the_connection_as_it_was() {
     let (mut peer, theirs) = pair().unwrap();
     let error = peer.send(&snapshot('x', MESSAGE_BYTES_MAX)).unwrap_err();
@@ -98,7 +137,7 @@ fn the_last_words_of_a_worker_arrive_and_half_a_message_does_not() {
     let (mut peer, theirs) = pair().unwrap();
     let bye = encode(&ToPrimary::Bye).unwrap().remove(0);
     for packet in [greeting(Side::Worker), bye, vec![1, 0, 0]] {
-        assert!(try_send(&theirs, &packet).unwrap());
+        assert!(put(&theirs, &packet));
     }
     drop(theirs);
     assert_eq!(peer.on_readable(), (vec![ToPrimary::Bye], false));
@@ -112,7 +151,7 @@ fn what_is_not_understood_ends_the_connection() {
         greeting(Side::Primary),
     ] {
         let (mut peer, theirs) = pair().unwrap();
-        assert!(try_send(&theirs, &garbage).unwrap());
+        assert!(put(&theirs, &garbage));
         assert_eq!(peer.on_readable(), (vec![], false));
     }
 }
@@ -120,9 +159,9 @@ fn what_is_not_understood_ends_the_connection() {
 #[test]
 fn a_worker_that_talks_without_end_gets_one_turn_at_a_time() {
     let (mut peer, theirs) = pair().unwrap();
-    assert!(try_send(&theirs, &greeting(Side::Worker)).unwrap());
+    assert!(put(&theirs, &greeting(Side::Worker)));
     let packet = encode(&ToPrimary::Ready).unwrap().remove(0);
-    while try_send(&theirs, &packet).unwrap() {}
+    while put(&theirs, &packet) {}
     let (messages, open) = peer.on_readable();
     assert_eq!((messages.len(), open), (TURN_PACKETS_MAX - 1, true));
 }
@@ -294,12 +333,12 @@ async fn descriptors_that_nobody_asked_for_end_the_connection() {
 #[test]
 fn descriptors_from_a_worker_are_closed_at_once() {
     let (mut peer, theirs) = pair().unwrap();
-    assert!(try_send(&theirs, &greeting(Side::Worker)).unwrap());
+    assert!(put(&theirs, &greeting(Side::Worker)));
     let ready = encode(&ToPrimary::Ready).unwrap().remove(0);
     let sent = some_descriptors(8);
     let before = open_files();
     for _ in 0..8 {
-        assert!(try_send_with(&theirs, &ready, &sent).unwrap());
+        assert!(try_send(&theirs, &ready, &sent).unwrap() == Sent::Taken);
         assert_eq!(peer.on_readable(), (vec![ToPrimary::Ready], true));
     }
     // Other tests open and close some meanwhile; eight times eight would show.
@@ -309,9 +348,9 @@ fn descriptors_from_a_worker_are_closed_at_once() {
 #[test]
 fn another_program_goes_on_where_this_one_was() {
     let (mut peer, theirs) = pair().unwrap();
-    assert!(try_send(&theirs, &greeting(Side::Worker)).unwrap());
+    assert!(put(&theirs, &greeting(Side::Worker)));
     // The worker is in the middle of a message, and does not read what it is told.
-    assert!(try_send(&theirs, &[1, 0]).unwrap());
+    assert!(put(&theirs, &[1, 0]));
     assert_eq!(peer.on_readable(), (vec![], true));
     for mark in ['a', 'b'] {
         peer.send(&snapshot(mark, 1 << 20)).unwrap();
@@ -336,7 +375,7 @@ fn another_program_goes_on_where_this_one_was() {
     let bytes = encode(&ToPrimary::Hello { pid: 0, slot: 7 })
         .unwrap()
         .remove(0);
-    assert!(try_send(&theirs, &[&[0], &bytes[2..]].concat()).unwrap());
+    assert!(put(&theirs, &[&[0], &bytes[2..]].concat()));
     assert_eq!(
         peer.on_readable(),
         (vec![ToPrimary::Hello { pid: 0, slot: 7 }], true)
