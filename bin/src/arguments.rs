@@ -6,6 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use crate::settings::{self, Given, Kind, SETTINGS, Setting};
 
+/// What there is to know beyond the options. Where a manual is behind, this is what people look at.
 const AFTER_HELP: &str = "\
 Examples:
   okdb --workers 4                        serve ./okdb-data on 127.0.0.1:8484 with four workers
@@ -16,21 +17,37 @@ Examples:
   okdb backup /backup/2026-12-01          a hot copy
   okdb doctor                             what would keep this host from serving well
 
+Signals of a server:
+  TERM, INT   stop within --shutdown-grace; a second one stops at once
+  HUP         read the configuration again and replace the workers one by one; no request fails
+  USR1        open the log file anew
+  USR2        become the program that now has this one's name, with all connections and listeners
+  TTIN, TTOU  one worker more, one fewer
+
 Exit codes: 0 clean, 1 runtime failure, 2 usage or configuration, 3 root locked, 4 address in use, 5 all slots dead.";
 
 /// The whole command line.
 pub(crate) fn command() -> Command {
-    let serve_options = SETTINGS
-        .iter()
-        .map(|setting| option(setting).help_heading(heading(setting)));
+    let serve_options = || {
+        SETTINGS
+            .iter()
+            .map(|setting| option(setting).help_heading(heading(setting)))
+    };
     Command::new("okdb")
         .version(env!("CARGO_PKG_VERSION"))
         .about("A document database that one command serves on every core of a host")
         .after_help(AFTER_HELP)
         .args_conflicts_with_subcommands(true)
         .disable_help_subcommand(true)
-        .args(serve_options)
+        .args(serve_options())
         .arg(config_option())
+        .subcommand(
+            Command::new("serve")
+                .about("Serves a root, as okdb does without a command")
+                .args(serve_options())
+                .arg(config_option())
+                .after_help(AFTER_HELP),
+        )
         .subcommand(import())
         .subcommand(export())
         .subcommand(
@@ -54,7 +71,7 @@ pub(crate) fn command() -> Command {
         .subcommand(
             Command::new("config")
                 .about("Prints every setting, its value and where that came from")
-                .args(SETTINGS.iter().map(|setting| option(setting).help_heading(heading(setting))))
+                .args(serve_options())
                 .arg(config_option())
                 .arg(json_option())
                 .arg(Arg::new("markdown").long("markdown").action(ArgAction::SetTrue).help("Print the table of settings as Markdown"))

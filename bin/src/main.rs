@@ -15,6 +15,12 @@ use std::process::ExitCode;
 use okdb::server::{GATE_COMMAND, WORKER_COMMAND};
 
 fn main() -> ExitCode {
+    let code = run();
+    logging::finish();
+    code
+}
+
+fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     // The two commands that only this program itself gives.
     match arguments.get(1).map(String::as_str) {

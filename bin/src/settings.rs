@@ -75,7 +75,7 @@ impl Setting {
 }
 
 /// The table.
-pub(crate) static SETTINGS: [Setting; 19] = [
+pub(crate) static SETTINGS: [Setting; 20] = [
     setting(
         "root",
         "root",
@@ -230,6 +230,14 @@ pub(crate) static SETTINGS: [Setting; 19] = [
         Kind::Text,
         "auto",
         "auto, always or never",
+    ),
+    setting(
+        "log.file",
+        "log-file",
+        "PATH",
+        Kind::Text,
+        "standard error",
+        "A file to append the log to; SIGUSR1 opens it anew after it was renamed",
     ),
 ];
 

@@ -15,7 +15,7 @@ pub(crate) fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode, Failu
         return Ok(ExitCode::Clean);
     }
     // What would keep the server from starting is said here too.
-    super::serve::configuration(given)
+    super::serve::Plan::new(given, false)
         .map_err(|complaints| Failure::usage(complaints.join("\nokdb: ")))?;
     let rows = SETTINGS.iter().map(|setting| match given.get(setting.key) {
         Some((values, source)) => (setting, values.join(", "), source),

@@ -38,16 +38,13 @@ pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
             return ExitCode::Usage;
         }
     };
-    if !name.is_empty() {
-        // A command tells what it found on standard output; only what is odd goes to the log.
-        Logging {
-            level: "warn".into(),
-            ..Logging::default()
-        }
-        .start(None);
+    let serves = matches!(name, "" | "serve");
+    if !serves && let Err(error) = Logging::of_a_command().start(None) {
+        complain(&format!("okdb: cannot log: {error}"));
+        return ExitCode::RuntimeFailure;
     }
     let result = match name {
-        "" => serve::run(matches, &given),
+        "" | "serve" => serve::run(matches, &given),
         "import" => import::run(matches, &given),
         "export" => export::run(matches, &given),
         "backup" => backup::run(matches, &given),

@@ -18,35 +18,40 @@ use okdb_sys::signals::Signals;
 
 use crate::{
     arguments,
-    logging::{Logging, READY_TARGET},
-    output::{Failure, complain},
+    logging::{self, Logging},
+    output::Failure,
     settings::{Given, Source},
 };
 
+/// Where a server listens if nobody says anything.
+pub(crate) const LISTEN_DEFAULT: &str = "127.0.0.1:8484";
+
 pub(crate) fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode, Failure> {
     let signals = Signals::install(&SIGNALS).map_err(Failure::runtime)?;
+    let own_pid = std::process::id();
+    let variable = |name: &str| std::env::var_os(name);
     let takeover = Takeover::from_env()?;
-    let (mut config, logging, warning) =
-        configuration(given).map_err(|complaints| Failure::usage(complaints.join("\nokdb: ")))?;
-    logging.start(None);
+    let activated = activation::passed(variable, own_pid)
+        .map_err(Failure::usage)?
+        .is_some();
+    let plan = Plan::new(given, activated)
+        .map_err(|complaints| Failure::usage(complaints.join("\nokdb: ")))?;
+    if is_check() {
+        check(&plan.config)?;
+        return Ok(ExitCode::Clean);
+    }
+    // After an upgrade in place the variables are still there, but the sockets came with everything else.
+    let sockets = match takeover {
+        Some(_) => Vec::new(),
+        None => activation::take(variable, own_pid).map_err(Failure::usage)?,
+    };
+    plan.logging.start(None).map_err(Failure::usage)?;
     if let Some(path) = &given.path {
         tracing::info!(file = %path.display(), "configuration file");
     }
-    if let Some(warning) = warning {
-        tracing::warn!("{warning}");
-    }
+    plan.warn();
     if let Err(error) = okdb_sys::host::raise_nofile() {
         tracing::warn!(%error, "cannot raise the limit of open files");
-    }
-    if is_check() {
-        check(&config)?;
-        return Ok(ExitCode::Clean);
-    }
-    let own_pid = std::process::id();
-    let variable = |name: &str| std::env::var_os(name);
-    let sockets = activation::take(variable, own_pid).map_err(Failure::runtime)?;
-    if !sockets.is_empty() && given.get("http.listen").is_none() {
-        config.listen.clear();
     }
     let birth = Birth {
         signals: Some(signals),
@@ -55,20 +60,37 @@ pub(crate) fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode, Failu
         takeover,
         ..Birth::default()
     };
-    let matches = matches.clone();
-    config.program.read_again = Arc::new(move || read_again(&matches));
+    let config = ServerConfig {
+        program: program(matches, activated),
+        ..plan.config
+    };
     Ok(serve(&config, birth)?)
 }
 
-/// Reads the configuration again: the same command line, and whatever the file and the variables say now.
-fn read_again(matches: &ArgMatches) -> Result<ServerConfig, String> {
-    let given = arguments::given(matches).map_err(|complaints| complaints.join("; "))?;
-    let (config, _, warning) =
-        configuration(&given).map_err(|complaints| complaints.join("; "))?;
-    if let Some(warning) = warning {
-        tracing::warn!("{warning}");
+/// What the server asks of this program.
+fn program(matches: &ArgMatches, activated: bool) -> Program {
+    let matches = matches.clone();
+    Program {
+        read_again: Arc::new(move || read_again(&matches, activated)),
+        reopen_logs: logging::reopen,
+        worker_output: logging::worker_output,
+        ready: Arc::new(|ready| logging::announce(ready.line)),
     }
-    Ok(config)
+}
+
+/// Reads the configuration again: the same command line, and whatever the file says now. The log goes on as it says.
+fn read_again(matches: &ArgMatches, activated: bool) -> Result<ServerConfig, String> {
+    let together = |complaints: Vec<String>| complaints.join("; ");
+    let given = arguments::given(matches).map_err(together)?;
+    let plan = Plan::new(&given, activated).map_err(together)?;
+    plan.logging
+        .take_over()
+        .map_err(|error| error.to_string())?;
+    plan.warn();
+    Ok(ServerConfig {
+        program: program(matches, activated),
+        ..plan.config
+    })
 }
 
 /// Keeps a complaint for later.
@@ -76,94 +98,110 @@ fn note<T>(complaints: &mut Vec<String>, result: Result<T, String>) -> Option<T>
     result.map_err(|complaint| complaints.push(complaint)).ok()
 }
 
-/// The checked configuration; all complaints at once.
-pub(crate) fn configuration(
-    given: &Given,
-) -> Result<(ServerConfig, Logging, Option<String>), Vec<String>> {
-    let mut complaints = Vec::new();
-    let text = |key: &str, default: &str| given.text(key).unwrap_or_else(|| default.to_owned());
-    let count = workers(given);
-    let listen: Vec<_> = given
-        .get("http.listen")
-        .map_or_else(|| vec!["127.0.0.1:8484".to_owned()], |(values, _)| values)
-        .iter()
-        .filter_map(|value| {
-            note(
-                &mut complaints,
-                value
-                    .parse::<Address>()
-                    .map_err(|error| format!("http.listen: {error}")),
-            )
-        })
-        .collect();
-    let durability = note(
-        &mut complaints,
-        given
-            .text("storage.durability")
-            .map(|text| text.parse())
-            .transpose()
-            .map_err(|error| format!("storage.durability: {error}")),
-    );
-    let logging = note(
-        &mut complaints,
-        Logging::new(
-            &text("log.format", "text"),
-            &text("log.level", "info"),
-            &text("log.color", "auto"),
-        ),
-    );
-    let mut number = |key: &'static str, default: u64, min: u64, max: u64| {
-        let value = note(&mut complaints, given.number(key, default)).unwrap_or(default);
-        if !(min..=max).contains(&value) {
-            complaints.push(format!("{key}: {value} is not between {min} and {max}"));
+/// What the settings come to.
+pub(crate) struct Plan {
+    pub(crate) config: ServerConfig,
+    logging: Logging,
+    /// Something that is taken for something else than was said.
+    warning: Option<String>,
+}
+
+impl Plan {
+    /// Checks the settings; all complaints at once. Sockets that a service manager passed (`activated`) take the place of
+    /// the default address.
+    pub(crate) fn new(given: &Given, activated: bool) -> Result<Self, Vec<String>> {
+        let mut complaints = Vec::new();
+        let text = |key: &str, default: &str| given.text(key).unwrap_or_else(|| default.to_owned());
+        let count = workers(given);
+        let addresses = match given.get("http.listen") {
+            Some((values, _)) => values,
+            None if activated => Vec::new(),
+            None => vec![LISTEN_DEFAULT.to_owned()],
+        };
+        let listen: Vec<_> = addresses
+            .iter()
+            .filter_map(|value| {
+                note(
+                    &mut complaints,
+                    value
+                        .parse::<Address>()
+                        .map_err(|error| format!("http.listen: {error}")),
+                )
+            })
+            .collect();
+        let durability = note(
+            &mut complaints,
+            given
+                .text("storage.durability")
+                .map(|text| text.parse())
+                .transpose()
+                .map_err(|error| format!("storage.durability: {error}")),
+        );
+        let logging = note(
+            &mut complaints,
+            Logging::new(
+                &text("log.format", "text"),
+                &text("log.level", "info"),
+                &text("log.color", "auto"),
+                given.text("log.file").map(Into::into),
+            ),
+        );
+        let mut number = |key: &'static str, default: u64, min: u64, max: u64| {
+            let value = note(&mut complaints, given.number(key, default)).unwrap_or(default);
+            if !(min..=max).contains(&value) {
+                complaints.push(format!("{key}: {value} is not between {min} and {max}"));
+            }
+            value
+        };
+        let body_bytes = number("limits.bodyBytes", 16_842_752, 1024, 1 << 30);
+        let value_bytes = number("limits.valueBytes", 16 << 20, 256, 1 << 30);
+        let connections = number("limits.connections", 10_000, 1, 1_000_000);
+        let grace_s = number("supervision.shutdownGrace", 3, 1, 3600);
+        let drain_s = number("supervision.drainTimeout", 30, 1, 86_400);
+        let timeout_s = number("supervision.workerTimeout", 30, 2, 86_400);
+        // Bounds and rounding of a map size are the store's; 0 stands for "not said".
+        let map_size = given
+            .get("storage.mapSize")
+            .map(|_| number("storage.mapSize", 0, 1, u64::MAX));
+        let (Some(durability), Some(logging)) = (durability, logging) else {
+            return Err(complaints);
+        };
+        if !complaints.is_empty() {
+            return Err(complaints);
         }
-        value
-    };
-    let body_bytes = number("limits.bodyBytes", 16_842_752, 1024, 1 << 30);
-    let value_bytes = number("limits.valueBytes", 16 << 20, 256, 1 << 30);
-    let connections = number("limits.connections", 10_000, 1, 1_000_000);
-    let grace_s = number("supervision.shutdownGrace", 3, 1, 3600);
-    let drain_s = number("supervision.drainTimeout", 30, 1, 86_400);
-    let timeout_s = number("supervision.workerTimeout", 30, 2, 86_400);
-    // Bounds and rounding of a map size are the store's; 0 stands for "not said".
-    let map_size = given
-        .get("storage.mapSize")
-        .map(|_| number("storage.mapSize", 0, 1, u64::MAX));
-    let (Some(durability), Some(logging)) = (durability, logging) else {
-        return Err(complaints);
-    };
-    if !complaints.is_empty() {
-        return Err(complaints);
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let config = ServerConfig {
+            root: super::root(given),
+            listen,
+            workers: count.count,
+            durability,
+            map_size,
+            segment_in_root: given.switch("storage.segmentInRoot"),
+            force_private_segment: super::forced_single(),
+            insecure_no_auth: given.switch("http.insecureNoAuth"),
+            auto_types: given.switch("storage.autoTypes"),
+            access_log: given.switch("http.accessLog"),
+            body_bytes: size(body_bytes),
+            value_bytes: size(value_bytes),
+            connections: size(connections),
+            shutdown_grace_ms: grace_s * 1000,
+            worker_timeout_ms: timeout_s * 1000,
+            drain_timeout_ms: drain_s * 1000,
+            worker_log_arguments: logging.to_arguments(),
+            program: Program::default(),
+        };
+        Ok(Self {
+            config,
+            logging,
+            warning: count.warning,
+        })
     }
-    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    let config = ServerConfig {
-        root: super::root(given),
-        listen,
-        workers: count.count,
-        durability,
-        map_size,
-        segment_in_root: given.switch("storage.segmentInRoot"),
-        force_private_segment: super::forced_single(),
-        insecure_no_auth: given.switch("http.insecureNoAuth"),
-        auto_types: given.switch("storage.autoTypes"),
-        access_log: given.switch("http.accessLog"),
-        body_bytes: size(body_bytes),
-        value_bytes: size(value_bytes),
-        connections: size(connections),
-        shutdown_grace_ms: grace_s * 1000,
-        worker_timeout_ms: timeout_s * 1000,
-        drain_timeout_ms: drain_s * 1000,
-        worker_log_arguments: logging.to_arguments(),
-        program: Program {
-            ready: if logging.json {
-                Arc::new(|ready| tracing::info!(target: READY_TARGET, "{}", ready.line))
-            } else {
-                Arc::new(|ready| complain(ready.line))
-            },
-            ..Program::default()
-        },
-    };
-    Ok((config, logging, count.warning))
+
+    fn warn(&self) {
+        if let Some(warning) = &self.warning {
+            tracing::warn!("{warning}");
+        }
+    }
 }
 
 /// Who decides how many workers there are.

@@ -27,7 +27,10 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     if let Err(error) = okdb_sys::spawn::set_short_name(format!("okdb-worker-{}", worker.slot)) {
         complain(&format!("okdb worker: {error}"));
     }
-    Logging::from_arguments(log).start(Some(worker.slot));
+    if let Err(error) = Logging::from_arguments(log).start(Some(worker.slot)) {
+        complain(&format!("okdb worker: cannot log: {error}"));
+        return ExitCode::FAILURE;
+    }
     match work(worker, signals) {
         Ok(code) => code.into(),
         Err(error) => {

@@ -36,8 +36,11 @@ pub fn take(env: impl Fn(&str) -> Option<OsString>, own_pid: u32) -> io::Result<
         .collect()
 }
 
-/// How many descriptors there are for this process; `None` if they are meant for another one, or there are none.
-fn passed(env: impl Fn(&str) -> Option<OsString>, own_pid: u32) -> io::Result<Option<usize>> {
+/// How many sockets were passed to this process; `None` if they are meant for another one, or there are none.
+///
+/// # Errors
+/// `InvalidInput`, in words for the operator: the count makes no sense.
+pub fn passed(env: impl Fn(&str) -> Option<OsString>, own_pid: u32) -> io::Result<Option<usize>> {
     let Some(pid) = env("LISTEN_PID") else {
         return Ok(None);
     };
