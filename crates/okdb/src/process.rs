@@ -1,8 +1,11 @@
 //! What a process of a root shows to the others: its scoreboard row, its pokes, and who listens to its commits.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
 
-use okdb_bus::Bus;
+use okdb_bus::{Bus, Counters};
 use okdb_shm::{Role, RowGuard};
 use okdb_store::{Commit, Hooks, Store};
 use okdb_sys::{Identity, host::monotonic_ms};
@@ -39,10 +42,7 @@ impl Telemetry {
             Ok(me) => me,
             Err(error) => {
                 tracing::warn!(%error, "/proc cannot be read: this process is missing in the status and on the bus");
-                return Presence {
-                    row: None,
-                    bus: None,
-                };
+                return Presence::default();
             }
         };
         let row = match segment.claim_row(role, slot, me) {
@@ -66,15 +66,59 @@ impl Telemetry {
         if let Some(bus) = &bus {
             let _ = self.bus.set(Arc::clone(bus));
         }
-        Presence { row, bus }
+        Presence {
+            row,
+            bus,
+            told: Arc::default(),
+        }
     }
 }
 
 /// What a process has of its own in the segment.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Presence {
     pub(crate) row: Option<Arc<RowGuard>>,
     pub(crate) bus: Option<Arc<Bus>>,
+    /// What the row was told of the bus so far.
+    told: Arc<Mutex<Counters>>,
+}
+
+impl Presence {
+    /// A process's sign of life, and what others want to know of it now and then: `lag` is how late the sign came.
+    pub(crate) fn beat(&self, lag: Duration) {
+        if let Some(row) = &self.row {
+            row.heartbeat(
+                monotonic_ms(),
+                u64::try_from(lag.as_micros()).unwrap_or(u64::MAX),
+            );
+            if let Ok(bytes) = okdb_sys::host::rss_bytes() {
+                row.set_rss_bytes(bytes);
+            }
+        }
+        self.tell_of_bus();
+    }
+
+    /// Adds to the row what the bus has done since this was called last.
+    fn tell_of_bus(&self) {
+        let (Some(row), Some(bus)) = (&self.row, &self.bus) else {
+            return;
+        };
+        let now = bus.counters();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let dropped = |counters: &Counters| {
+            counters.dropped_length
+                + counters.dropped_version
+                + counters.dropped_root
+                + counters.dropped_mac
+        };
+        row.record_bus(
+            now.sent.saturating_sub(told.sent),
+            now.suppressed.saturating_sub(told.suppressed),
+            now.received.saturating_sub(told.received),
+            dropped(&now).saturating_sub(dropped(&told)),
+        );
+        *told = now;
+    }
 }
 
 impl Hooks for Telemetry {

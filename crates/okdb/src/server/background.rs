@@ -159,7 +159,12 @@ fn mend(store: &Store) {
         .clear_stale_readers()
         .and_then(|readers| store.repair().map(|()| readers))
     {
-        Ok(readers) => tracing::debug!(readers, rows = freed, "mended after a worker's death"),
+        Ok(readers) => {
+            store
+                .segment()
+                .note_stale_readers(u64::try_from(readers).unwrap_or(u64::MAX));
+            tracing::debug!(readers, rows = freed, "mended after a worker's death");
+        }
         Err(error) => tracing::error!(%error, "cannot mend after a worker's death"),
     }
 }

@@ -16,6 +16,7 @@ use okdb_store::Store;
 use okdb_sys::{Identity, Signal, host::monotonic_ms};
 
 use super::ServerError;
+use crate::process::Presence;
 
 /// How long a stopped process may hold a write lock. Milliseconds.
 const HELD_MS_MAX: u64 = 2_000;
@@ -29,13 +30,15 @@ pub(crate) struct LockWatch {
 }
 
 impl LockWatch {
-    pub(crate) fn start(store: Store) -> Result<Self, ServerError> {
+    /// Watches, and shows the process's own signs of life: it is one that keeps no other rhythm.
+    pub(crate) fn start(store: Store, presence: Presence) -> Result<Self, ServerError> {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("lock-watch".into())
             .spawn(move || {
                 let mut named = HashSet::new();
                 while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                    presence.beat(Duration::ZERO);
                     look(&store, &mut named);
                 }
             })

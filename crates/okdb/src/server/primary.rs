@@ -102,7 +102,7 @@ pub(crate) fn run(
         arguments.extend(log_arguments.borrow().iter().map(OsString::from));
         arguments
     });
-    let _lock_watch = LockWatch::start(store.clone())?;
+    let _lock_watch = LockWatch::start(store.clone(), presence.clone())?;
     if resumed {
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),

@@ -15,7 +15,7 @@ use okdb_cluster::{
     systemd::Notifier,
 };
 use okdb_http::Serving;
-use okdb_shm::{RowGuard, RowState};
+use okdb_shm::RowState;
 use okdb_store::Store;
 use okdb_sys::{Signal, host::monotonic_ms, signals::Signals};
 use tokio::{
@@ -32,7 +32,7 @@ use super::{
     status::{ClusterSnapshot, unix_ms},
     worker::{listeners as http_listeners, runtime},
 };
-use crate::process::Telemetry;
+use crate::process::{Presence, Telemetry};
 
 /// How often the event loop stamps its row. Milliseconds.
 const HEARTBEAT_MS: u64 = 1_000;
@@ -116,7 +116,7 @@ async fn serve(
         signals,
         orders,
         notifier: means.notifier,
-        row: presence.row.clone(),
+        presence: presence.clone(),
         _chores: means.chores,
     };
     let code = Cell::new(ExitCode::Clean);
@@ -152,7 +152,7 @@ struct Told {
     signals: Option<Arrivals<Signals>>,
     orders: Option<Arrivals<Orders>>,
     notifier: Notifier,
-    row: Option<Arc<RowGuard>>,
+    presence: Presence,
     /// Held for their end: they stop after everything else.
     _chores: Chores,
 }
@@ -167,7 +167,7 @@ impl Told {
         loop {
             let orders = tokio::select! {
                 due = heartbeat.tick() => {
-                    self.beat(due);
+                    self.presence.beat(Instant::now().saturating_duration_since(due));
                     continue;
                 }
                 () = tick(&mut ping) => {
@@ -194,19 +194,6 @@ impl Told {
                         tracing::warn!("refused: a single process has no workers to add or remove");
                     }
                 }
-            }
-        }
-    }
-
-    fn beat(&self, due: Instant) {
-        let lag = Instant::now().saturating_duration_since(due);
-        if let Some(row) = &self.row {
-            row.heartbeat(
-                monotonic_ms(),
-                u64::try_from(lag.as_micros()).unwrap_or(u64::MAX),
-            );
-            if let Ok(bytes) = okdb_sys::host::rss_bytes() {
-                row.set_rss_bytes(bytes);
             }
         }
     }

@@ -9,7 +9,7 @@ use okdb_cluster::{
 };
 use okdb_http::{Intake, Listener, Serving};
 use okdb_ipc::{Connection, Incoming, ToPrimary, ToWorker};
-use okdb_shm::{RowGuard, RowState};
+use okdb_shm::RowState;
 use okdb_store::{Options, Role, Store};
 use okdb_sys::{Signal, host::monotonic_ms, signals::Signals};
 use socket2::{Domain, SockRef};
@@ -21,7 +21,7 @@ use tokio::{
 use super::{
     ServerError, WorkerConfig, arrivals::Arrivals, host::ProcessHost, status::ClusterSnapshot,
 };
-use crate::process::Telemetry;
+use crate::process::{Presence, Telemetry};
 
 /// The hidden command of a worker: `okdb __worker SLOT LISTENERS PARENT_PID [logging options]`.
 pub const WORKER_COMMAND: &str = "__worker";
@@ -153,7 +153,7 @@ async fn serve(
         connection,
         signals,
         host: &host,
-        row: presence.row.as_deref(),
+        presence: &presence,
         gone: &gone,
         intake,
         leave_by,
@@ -251,7 +251,7 @@ struct Supervised<'w> {
     connection: Connection,
     signals: Arrivals<Signals>,
     host: &'w ProcessHost,
-    row: Option<&'w RowGuard>,
+    presence: &'w Presence,
     gone: &'w Notify,
     /// Listeners that come and go.
     intake: mpsc::UnboundedSender<Intake>,
@@ -348,12 +348,7 @@ impl Supervised<'_> {
     fn beat(&mut self, due: Instant) {
         let now_ms = monotonic_ms();
         let lag = Instant::now().saturating_duration_since(due);
-        if let Some(row) = self.row {
-            row.heartbeat(now_ms, u64::try_from(lag.as_micros()).unwrap_or(u64::MAX));
-            if let Ok(bytes) = okdb_sys::host::rss_bytes() {
-                row.set_rss_bytes(bytes);
-            }
-        }
+        self.presence.beat(lag);
         // A full socket means a primary that does not read: it is stopped, and will hear the next beat.
         if let Err(error) = self
             .connection
