@@ -124,7 +124,7 @@ fn renaming_and_reopening_loses_and_repeats_nothing() {
             .read_to_string(&mut text)
             .unwrap();
     }
-    let numbers = text.lines().map(|line| line.parse().unwrap());
+    let numbers = text.lines().map(|line| line.parse::<u32>().unwrap());
     assert!(
         numbers.eq(0..20_000),
         "lines are missing, twice there or out of order"
