@@ -3,13 +3,13 @@
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use okdb_shm::{ClaimError, PeerGuard, Segment};
+use okdb_shm::{ClaimError, PeerGuard, RowGuard, Segment};
 use okdb_sys::process;
 
 use crate::frame::{FRAME_BYTES, Frame, FrameError, Key, SECRET_BYTES};
@@ -60,6 +60,14 @@ pub struct Counters {
     pub dropped_mac: u64,
 }
 
+impl Counters {
+    /// Datagrams received and dropped, for whatever reason.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped_length + self.dropped_version + self.dropped_root + self.dropped_mac
+    }
+}
+
 #[derive(Debug, Default)]
 struct Counts {
     sent: AtomicU64,
@@ -81,6 +89,8 @@ pub struct Bus {
     port: u16,
     key: Key,
     counts: Counts,
+    /// What [`Bus::report`] has told already.
+    reported: Mutex<Counters>,
 }
 
 impl Bus {
@@ -107,6 +117,7 @@ impl Bus {
             port,
             key,
             counts: Counts::default(),
+            reported: Mutex::default(),
         })
     }
 
@@ -193,6 +204,19 @@ impl Bus {
             dropped_root: read(&self.counts.dropped_root),
             dropped_mac: read(&self.counts.dropped_mac),
         }
+    }
+
+    /// Adds what it has done since the last call to this process's row of the scoreboard. Cheap; call it on a tick.
+    pub fn report(&self, row: &RowGuard) {
+        let mut before = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.counters();
+        row.record_bus(
+            now.sent.saturating_sub(before.sent),
+            now.suppressed.saturating_sub(before.suppressed),
+            now.received.saturating_sub(before.received),
+            now.dropped().saturating_sub(before.dropped()),
+        );
+        *before = now;
     }
 
     /// Until the deadline at most; returns early at will.

@@ -8,9 +8,11 @@
 //! |---|---|
 //! | [`Bus`] | this process's socket, its entry among the peers, sending and blocking reception |
 //! | [`Listener`] | reception for an event loop |
+//! | [`secret`] | what tells this root's datagrams from a stranger's |
 //! | [`frame`] | the datagram: bytes in, values out |
 
 mod bus;
 pub mod frame;
+pub mod secret;
 
 pub use bus::{Bus, Counters, Listener, OpenError, Poke};

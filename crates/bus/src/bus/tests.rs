@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use super::*;
-use okdb_shm::Identity;
+use okdb_shm::{Identity, Role};
+use proptest::prelude::*;
 
 const SECRET: [u8; SECRET_BYTES] = [5; SECRET_BYTES];
 
@@ -148,4 +149,107 @@ async fn an_event_loop_receives_pokes() {
     a.poke(2, 20);
     assert_eq!(listener.next().await.unwrap(), Poke { env: 2, clock: 20 });
     assert_eq!(listener.bus().port(), b.port());
+}
+
+/// A datagram that this bus must not take for a poke.
+fn hostile() -> impl Strategy<Value = Vec<u8>> {
+    let valid = Frame { env: 1, clock: 1 }.encode(&Key::new([1; 16], SECRET));
+    prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..FRAME_BYTES * 2),
+        (0..valid.len(), 1u8..).prop_map(move |(at, flip)| {
+            let mut changed = valid.to_vec();
+            changed[at] ^= flip;
+            changed
+        }),
+        (0..valid.len()).prop_map(move |length| valid[..length].to_vec()),
+        (1usize..2_000).prop_map(move |more| [valid.to_vec(), vec![0; more]].concat()),
+        any::<[u8; SECRET_BYTES]>().prop_map(|secret| {
+            let frame = Frame { env: 1, clock: 1 };
+            frame.encode(&Key::new([1; 16], secret)).to_vec()
+        }),
+        any::<[u8; 16]>().prop_map(|root| {
+            let frame = Frame { env: 1, clock: 1 };
+            frame.encode(&Key::new(root, SECRET)).to_vec()
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Fewer at a time than a socket holds, so that none is lost on the way.
+    #[test]
+    fn hostile_datagrams_are_counted_and_none_is_an_event(
+        datagrams in proptest::collection::vec(hostile(), 0..20),
+    ) {
+        let segment = segment();
+        let [a, b] = [(); 2].map(|()| join(&segment, SECRET));
+        let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        for datagram in &datagrams {
+            stranger.send_to(datagram, (Ipv4Addr::LOCALHOST, b.port())).unwrap();
+        }
+        a.poke(7, 8);
+        prop_assert_eq!(b.wait(LONG).unwrap(), Some(Poke { env: 7, clock: 8 }));
+        let counters = b.counters();
+        prop_assert_eq!(counters.received, 1);
+        prop_assert_eq!(counters.dropped(), u64::try_from(datagrams.len()).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn an_event_loop_sleeps_through_noise() {
+    let bus = join(&segment(), SECRET);
+    let listener = bus.listen().unwrap();
+    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let valid = Frame { env: 1, clock: 1 }.encode(&Key::new([1; 16], SECRET));
+    for round in 1..=20u8 {
+        let mut changed = valid;
+        changed[usize::from(round)] ^= round;
+        stranger
+            .send_to(&changed, (Ipv4Addr::LOCALHOST, bus.port()))
+            .unwrap();
+        tokio::select! {
+            poke = listener.next() => panic!("{poke:?}"),
+            // Others get their turn, and see each datagram gone.
+            () = async {
+                while bus.counters().dropped() < u64::from(round) {
+                    tokio::task::yield_now().await;
+                }
+            } => {}
+        }
+    }
+    assert_eq!(bus.counters().received, 0);
+}
+
+#[test]
+fn the_row_is_told_each_thing_once() {
+    let segment = segment();
+    let [a, b] = [(); 2].map(|()| join(&segment, SECRET));
+    let me = process::Identity::current().unwrap();
+    let row = segment.claim_row(Role::Command, None, me).unwrap();
+    let told = || {
+        let row = row.snapshot().unwrap();
+        [
+            row.pokes_sent,
+            row.pokes_skipped,
+            row.pokes_received,
+            row.bus_dropped,
+        ]
+    };
+    a.poke(0, 1);
+    a.poke(0, 2);
+    a.report(&row);
+    a.report(&row);
+    assert_eq!(told(), [1, 1, 0, 0]);
+    assert!(b.wait(LONG).unwrap().is_some());
+    b.report(&row);
+    assert_eq!(told(), [1, 1, 1, 0]);
+    a.socket
+        .send_to(b"noise", (Ipv4Addr::LOCALHOST, b.port()))
+        .unwrap();
+    a.poke(0, 3);
+    assert!(b.wait(LONG).unwrap().is_some());
+    a.report(&row);
+    b.report(&row);
+    assert_eq!(told(), [2, 1, 2, 1]);
 }
