@@ -1,11 +1,11 @@
 //! What a process of a root shows to the others: its scoreboard row, its pokes, and who listens to its commits.
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use okdb_bus::{Bus, Counters};
+use okdb_bus::{Bus, secret};
 use okdb_shm::{Role, RowGuard};
 use okdb_store::{Commit, Hooks, Store};
 use okdb_sys::{Identity, host::monotonic_ms};
@@ -52,7 +52,7 @@ impl Telemetry {
                 None
             }
         };
-        let bus = match Bus::open(Arc::clone(segment), me, store.secret()) {
+        let bus = match Bus::open(Arc::clone(segment), me, secret::from_env(store.secret())) {
             Ok(bus) => Some(Arc::new(bus)),
             Err(error) => {
                 tracing::warn!(%error, "no bus: changes travel on ticks only");
@@ -66,11 +66,7 @@ impl Telemetry {
         if let Some(bus) = &bus {
             let _ = self.bus.set(Arc::clone(bus));
         }
-        Presence {
-            row,
-            bus,
-            told: Arc::default(),
-        }
+        Presence { row, bus }
     }
 }
 
@@ -79,8 +75,6 @@ impl Telemetry {
 pub(crate) struct Presence {
     pub(crate) row: Option<Arc<RowGuard>>,
     pub(crate) bus: Option<Arc<Bus>>,
-    /// What the row was told of the bus so far.
-    told: Arc<Mutex<Counters>>,
 }
 
 impl Presence {
@@ -95,29 +89,9 @@ impl Presence {
                 row.set_rss_bytes(bytes);
             }
         }
-        self.tell_of_bus();
-    }
-
-    /// Adds to the row what the bus has done since this was called last.
-    fn tell_of_bus(&self) {
-        let (Some(row), Some(bus)) = (&self.row, &self.bus) else {
-            return;
-        };
-        let now = bus.counters();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let dropped = |counters: &Counters| {
-            counters.dropped_length
-                + counters.dropped_version
-                + counters.dropped_root
-                + counters.dropped_mac
-        };
-        row.record_bus(
-            now.sent.saturating_sub(told.sent),
-            now.suppressed.saturating_sub(told.suppressed),
-            now.received.saturating_sub(told.received),
-            dropped(&now).saturating_sub(dropped(&told)),
-        );
-        *told = now;
+        if let (Some(row), Some(bus)) = (&self.row, &self.bus) {
+            bus.report(row);
+        }
     }
 }
 
