@@ -25,7 +25,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn every_command_has_help_with_examples() {
     for command in [
-        "import", "export", "backup", "verify", "doctor", "status", "config",
+        "serve", "import", "export", "backup", "verify", "doctor", "status", "config",
     ] {
         let output = okdb(&[command, "--help"]);
         assert!(output.status.success(), "{command}");
@@ -35,7 +35,11 @@ fn every_command_has_help_with_examples() {
             text(&output.stdout)
         );
     }
-    assert!(text(&okdb(&["--help"]).stdout).contains("Exit codes"));
+    for arguments in [&["--help"][..], &["serve", "--help"]] {
+        let help = text(&okdb(arguments).stdout);
+        assert!(help.contains("Exit codes: 0 clean"), "{help}");
+        assert!(help.contains("Signals of a server"), "{help}");
+    }
 }
 
 #[test]
@@ -46,6 +50,8 @@ fn mistakes_exit_with_2_and_say_what_to_do() {
         (&["--durability", "sometimes"], "strict, balanced or fast"),
         (&["--map-size", "lots"], "storage.mapSize"),
         (&["--shutdown-grace", "0"], "supervision.shutdownGrace"),
+        (&["--drain-timeout", "soon"], "supervision.drainTimeout"),
+        (&["serve", "--log-file", "/no/such/folder/log"], "log.file"),
         (&["--log-format", "xml"], "text"),
         (&["--config", "missing.json"], "missing.json"),
         (&["--listen", "0.0.0.0:0"], "--insecure-no-auth"),

@@ -1,0 +1,8 @@
+//! A server as a service manager and a log's reader meet it: notifications, passed sockets, priorities, rotation, and
+//! readers that stop or go away.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+mod logs;
+mod manager;
+mod server;
