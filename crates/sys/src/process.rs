@@ -405,6 +405,28 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_child_can_be_polled_for() {
+        let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let identity = Identity::of(child.id()).unwrap();
+        let Some(end) = identity.end_descriptor().unwrap() else {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return;
+        };
+        let ready = |timeout| {
+            let mut fds = [PollFd::new(end.as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, timeout).unwrap() > 0
+        };
+        assert!(!ready(PollTimeout::ZERO));
+        identity.signal(Signal::Kill).unwrap();
+        assert!(ready(PollTimeout::NONE), "before it is waited for");
+        child.wait().unwrap();
+        assert!(ready(PollTimeout::ZERO), "and after");
+        let error = identity.end_descriptor().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
     fn the_boot_has_an_identity() {
         assert_eq!(boot_id().unwrap().len(), 36);
         assert_ne!(boot_id_bytes().unwrap(), [0; 16]);
