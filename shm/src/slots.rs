@@ -204,20 +204,6 @@ impl SlotWriter {
         write_guarded(&words.sequence, &words.fields, row.to_words());
         Ok(())
     }
-
-    /// Takes back all that was said of `slot`: it reads as one that was never used.
-    ///
-    /// # Errors
-    /// [`ClaimError::Slot`] for a slot beyond [`SLOT_COUNT_MAX`].
-    pub fn clear(&mut self, slot: u16) -> Result<(), ClaimError> {
-        let tables = self.segment.tables();
-        let words = tables
-            .slots
-            .get(usize::from(slot))
-            .ok_or(ClaimError::Slot(slot))?;
-        write_guarded(&words.sequence, &words.fields, [0; SLOT_FIELDS]);
-        Ok(())
-    }
 }
 
 impl Drop for SlotWriter {
@@ -333,9 +319,6 @@ mod tests {
         assert_eq!(segment.slot(4), None);
         assert_eq!(segment.slots().collect::<Vec<_>>(), [(3, row)]);
         assert_eq!(writer.publish(256, &row), Err(ClaimError::Slot(256)));
-        writer.clear(3).unwrap();
-        assert_eq!(segment.slot(3), None);
-        assert_eq!(writer.clear(256), Err(ClaimError::Slot(256)));
         drop(writer);
         assert!(segment.slot_writer(me).is_ok());
     }

@@ -14,7 +14,7 @@ use okdb_cluster::{
     systemd::{Notifier, activation},
     workers::{Knobs, worker_count},
 };
-use okdb_sys::signals::Signals;
+use okdb_sys::signals::{Blocked, Signals};
 
 use crate::{
     arguments,
@@ -28,6 +28,8 @@ pub(crate) const LISTEN_DEFAULT: &str = "127.0.0.1:8484";
 
 pub(crate) fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode, Failure> {
     let signals = Signals::install(&SIGNALS).map_err(Failure::runtime)?;
+    // No thread but this one shall hear signals: one that did would lose them at an upgrade in place.
+    let blocked = Blocked::all().map_err(Failure::runtime)?;
     let own_pid = std::process::id();
     let variable = |name: &str| std::env::var_os(name);
     let takeover = Takeover::from_env()?;
@@ -55,6 +57,7 @@ pub(crate) fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode, Failu
     }
     let birth = Birth {
         signals: Some(signals),
+        blocked: Some(blocked),
         notifier: Notifier::from_env(variable, own_pid),
         sockets,
         takeover,

@@ -12,6 +12,8 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use okdb_sys::signals::Blocked;
+
 /// How many lines are kept of each worker.
 pub(crate) const TAIL_LINES_MAX: usize = 20;
 /// How much is kept of each line. Bytes.
@@ -127,6 +129,8 @@ impl Copier {
         let (queue, pieces) = sync_channel::<Piece>(QUEUE_PIECES_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
         let lost = Arc::clone(&dropped);
+        // Signals are for the thread that supervises.
+        let _deaf = Blocked::all()?;
         thread::Builder::new().name("stderr-copy".into()).spawn(move || {
             for piece in pieces {
                 let piece = match piece {

@@ -27,7 +27,7 @@ use okdb_cluster::{
 };
 pub use okdb_http::{LineRefused, import_line};
 use okdb_store::{OpenError, Options, Role, Store};
-use okdb_sys::signals::Signals;
+use okdb_sys::signals::{Blocked, Signals};
 pub use upgrade::Takeover;
 pub use worker::WORKER_COMMAND;
 
@@ -87,6 +87,8 @@ impl ServerError {
 pub struct Birth {
     /// The signals, installed before anything else was done. Without them the server is told what to do by other means.
     pub signals: Option<Signals>,
+    /// Keeps them waiting until all threads have been started that shall not hear them.
+    pub blocked: Option<Blocked>,
     /// What other threads want done.
     pub orders: Option<Orders>,
     /// Whom to tell what happens.
@@ -102,6 +104,7 @@ impl Default for Birth {
     fn default() -> Self {
         Self {
             signals: None,
+            blocked: None,
             orders: None,
             notifier: Notifier::none(),
             sockets: Vec::new(),
@@ -136,6 +139,7 @@ pub fn run(config: &ServerConfig, birth: Birth) -> Result<ExitCode, ServerError>
             forget_predecessor(&store)?;
             let means = Means {
                 signals: birth.signals,
+                blocked: birth.blocked,
                 orders: birth.orders,
                 notifier: birth.notifier,
                 chores: Chores::start(&store)?,
@@ -172,6 +176,7 @@ fn start(
     config.check_addresses(listeners.addresses())?;
     let means = Means {
         signals: birth.signals,
+        blocked: birth.blocked,
         orders: birth.orders,
         notifier: birth.notifier,
         chores: Chores::start(store)?,
@@ -187,6 +192,7 @@ fn start(
 /// What a server works with beside its configuration and its store.
 struct Means {
     signals: Option<Signals>,
+    blocked: Option<Blocked>,
     orders: Option<Orders>,
     notifier: Notifier,
     chores: Chores,

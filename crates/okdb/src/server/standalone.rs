@@ -108,6 +108,7 @@ async fn serve(
         &format!("(single process, root {})", store.root().display()),
     );
     means.notifier.ready(READY_STATUS);
+    drop(means.blocked);
 
     let (_nobody, intake) = mpsc::unbounded_channel();
     let stopping = Notify::new();
