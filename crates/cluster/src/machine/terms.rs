@@ -178,7 +178,7 @@ pub enum Action {
     ReportReady,
     /// The stop has begun. Comes once at most.
     ReportStopping,
-    /// What [`Machine::view`] says of the slot has changed.
+    /// What [`super::Machine::view`] says of the slot has changed.
     SlotChanged {
         /// Which slot.
         slot: u16,
