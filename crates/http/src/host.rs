@@ -22,6 +22,15 @@ pub trait Host: 'static {
     /// The body of `/api/cluster/status`: one JSON object as text.
     fn cluster_status(&self) -> String;
 
+    /// The body of `/metrics`, in Prometheus' text format 0.0.4.
+    fn metrics(&self) -> String;
+
+    /// A connection was accepted.
+    fn connection_opened(&self) {}
+
+    /// That connection is gone. Called once for each that was opened, however it ended.
+    fn connection_closed(&self) {}
+
     /// A request was parsed and is being answered.
     fn request_started(&self) {}
 
@@ -36,6 +45,8 @@ pub struct Finished {
     pub status: u16,
     /// From the parsed head to the answer's head, or to its last byte where it is streamed.
     pub elapsed: Duration,
+    /// Bytes of the request's body that were read before it was answered; what is thrown away after a refusal is not.
+    pub bytes_in: u64,
     /// Bytes of the answer's body.
     pub bytes: u64,
     /// Whether the failure is ours: a 5xx, or a stream cut short.

@@ -1,6 +1,6 @@
 //! Reading request bodies as they come, and throwing away those that are refused.
 
-use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
+use std::{cell::Cell, future::poll_fn, pin::Pin, rc::Rc, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use http_body::Body as _;
@@ -17,15 +17,22 @@ const DISCARD: Duration = Duration::from_secs(2);
 /// A body as it comes.
 pub(crate) struct Reader {
     body: Option<Incoming>,
+    /// Counts the bytes that came, if somebody wants to know.
+    received: Option<Rc<Cell<u64>>>,
     patience: Duration,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Reader {
     /// Reads a body; between two pieces of it at most `patience` may pass.
-    pub(crate) fn new(body: Option<Incoming>, patience: Duration) -> Self {
+    pub(crate) fn new(
+        body: Option<Incoming>,
+        received: Option<Rc<Cell<u64>>>,
+        patience: Duration,
+    ) -> Self {
         Self {
             body,
+            received,
             patience,
             timer: None,
         }
@@ -64,7 +71,13 @@ impl Reader {
                 self.body = None;
                 Ok(None)
             }
-            Some(Some(Ok(frame))) => Ok(Some(frame.into_data().unwrap_or_default())),
+            Some(Some(Ok(frame))) => {
+                let data = frame.into_data().unwrap_or_default();
+                if let Some(received) = &self.received {
+                    received.set(received.get().saturating_add(data.len() as u64));
+                }
+                Ok(Some(data))
+            }
             Some(Some(Err(error))) => {
                 self.body = None;
                 Err(Problem::parameter(format!(

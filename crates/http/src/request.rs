@@ -1,12 +1,13 @@
 //! A request as handlers see it: captures, query parameters, headers and body, each checked as it is taken.
 
-use std::{borrow::Cow, rc::Rc, time::Duration};
+use std::{borrow::Cow, cell::Cell, rc::Rc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
+use http_body::Body as _;
 use hyper::{
-    Request,
+    Request, Version,
     body::Incoming,
-    header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName},
+    header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName},
     http::request::Parts,
 };
 use okdb_query::Envelope;
@@ -33,6 +34,8 @@ pub(crate) struct Call {
     pub(crate) route: &'static Route,
     pub(crate) head: Parts,
     body: Option<Incoming>,
+    /// Counts the bytes of the body as they are read; none where there is no body.
+    received: Option<Rc<Cell<u64>>>,
     captures: Captures,
     query: Vec<(&'static str, String)>,
     /// Bytes of the body that count as held until this call ends.
@@ -66,10 +69,12 @@ impl Call {
                 return Err(problem);
             }
         };
+        let received = (!body.is_end_stream()).then(Rc::default);
         let call = Self {
             app: Rc::clone(app),
             route,
             head,
+            received,
             body: Some(body),
             captures,
             query,
@@ -97,6 +102,7 @@ impl Call {
                 format!("path and query have {length} bytes, at most {limit} are read"),
             ));
         }
+        check_host(head)?;
         let (route, captures) = app.router.find(&head.method, head.uri.path())?;
         let query = match head.uri.query() {
             Some(query) if !query.is_empty() => parse_query(query, route.query)?,
@@ -218,7 +224,12 @@ impl Call {
     /// The body, to be read piece by piece.
     pub(crate) fn reader(&mut self) -> Reader {
         let patience = Duration::from_millis(self.app.limits.body_timeout_ms);
-        Reader::new(self.body.take(), patience)
+        Reader::new(self.body.take(), self.received.clone(), patience)
+    }
+
+    /// Where the bytes of the body are counted, if it has one.
+    pub(crate) fn received(&self) -> Option<Rc<Cell<u64>>> {
+        self.received.clone()
     }
 
     /// The whole body.
@@ -325,6 +336,28 @@ impl Drop for Call {
             discard(&self.head.headers, body);
         }
     }
+}
+
+/// Refuses a request that does not say, once, whom it is for, as RFC 9112 (3.2) demands: a proxy on the way might read
+/// such a request differently.
+fn check_host(head: &Parts) -> Result<(), Problem> {
+    let mut given = head.headers.get_all(HOST).iter();
+    match (given.next(), given.next()) {
+        (Some(host), None) if host.as_bytes().iter().copied().all(is_of_authority) => Ok(()),
+        (Some(_), None) => Err(Problem::parameter(
+            "the host header is not a host with an optional port",
+        )),
+        (Some(_), Some(_)) => Err(Problem::parameter("the host header is given twice")),
+        (None, _) if head.version == Version::HTTP_11 => {
+            Err(Problem::parameter("the host header is missing"))
+        }
+        (None, _) => Ok(()),
+    }
+}
+
+/// Whether a byte may stand in a host with a port: RFC 3986 `reg-name`, an address in brackets, and the colon.
+fn is_of_authority(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(&byte)
 }
 
 /// Internal types are written by their features alone.

@@ -377,14 +377,35 @@ impl Failing {
 
 /// Starts to serve a connection.
 fn open(app: &Rc<App>, socket: Socket) {
-    let (app, listed) = (Rc::clone(app), app.connections.list());
+    let connected = Connected::new(app);
     tokio::task::spawn_local(async move {
         // What ends a connection early is the peer's doing or its network's, and normal.
-        if let Err(error) = drive(&app, socket, &listed).await {
+        if let Err(error) = drive(&connected.app, socket, &connected.listed).await {
             tracing::debug!(error = &*error, "a connection ended early");
         }
-        drop(listed);
     });
+}
+
+/// A connection as others count it, until it is dropped.
+struct Connected {
+    app: Rc<App>,
+    listed: Listed,
+}
+
+impl Connected {
+    fn new(app: &Rc<App>) -> Self {
+        app.host.connection_opened();
+        Self {
+            app: Rc::clone(app),
+            listed: app.connections.list(),
+        }
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.app.host.connection_closed();
+    }
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -2,6 +2,7 @@
 
 use std::{
     any::Any,
+    cell::Cell,
     convert::Infallible,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -47,6 +48,8 @@ pub(crate) struct Ticket {
     watch: Rc<Watch>,
     began: Instant,
     status: u16,
+    /// Counts the bytes of the request's body, if it has one.
+    received: Option<Rc<Cell<u64>>>,
     bytes: u64,
     failed: bool,
 }
@@ -60,6 +63,7 @@ impl Ticket {
             watch: Rc::clone(watch),
             began: Instant::now(),
             status: 0,
+            received: None,
             bytes: 0,
             failed: false,
         }
@@ -82,6 +86,7 @@ impl Drop for Ticket {
         self.app.host.request_finished(&Finished {
             status: self.status,
             elapsed: self.began.elapsed(),
+            bytes_in: self.received.as_ref().map_or(0, |received| received.get()),
             bytes: self.bytes,
             failed: self.failed || self.status >= 500,
         });
@@ -204,6 +209,7 @@ impl hyper::service::Service<Request<Incoming>> for Service {
             Err(problem) => return Reply::Now(Some(asked.finish(Err(problem)))),
         };
         asked.route = Some(call.route);
+        asked.ticket.received = call.received();
         match handler {
             Handler::Now(answer) => {
                 let result = guarded(|| answer(&call)).unwrap_or_else(Err);

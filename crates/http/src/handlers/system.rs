@@ -91,6 +91,17 @@ pub(super) const ROUTES: &[Route] = &[
         Handler::Now(cluster),
     ),
     row(
+        "/metrics",
+        "The cluster in numbers, for Prometheus",
+        "Text format 0.0.4. The totals are those of all workers, whichever is asked.",
+        &[Answer {
+            status: 200,
+            what: "The metrics.",
+            content: Content::Text,
+        }],
+        Handler::Now(metrics),
+    ),
+    row(
         "/api/openapi.json",
         "This interface as OpenAPI 3.1",
         "",
@@ -114,13 +125,16 @@ pub(super) const ROUTES: &[Route] = &[
     ),
 ];
 
-fn plain(status: StatusCode, text: String) -> Response<Body> {
+/// Text for people.
+const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+/// Prometheus' text format.
+const EXPOSITION: HeaderValue =
+    HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+fn text(status: StatusCode, kind: HeaderValue, text: String) -> Response<Body> {
     let mut response = Response::new(Body::full(text));
     *response.status_mut() = status;
-    response.headers_mut().insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static("text/plain; charset=utf-8"),
-    );
+    response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
 
@@ -129,7 +143,7 @@ fn plain(status: StatusCode, text: String) -> Response<Body> {
     reason = "a handler answers or refuses; this one never refuses"
 )]
 fn health(_: &Call) -> Result<Response<Body>, Problem> {
-    Ok(plain(StatusCode::OK, "ok\n".to_owned()))
+    Ok(text(StatusCode::OK, PLAIN, "ok\n".to_owned()))
 }
 
 #[allow(
@@ -143,9 +157,10 @@ fn ready(call: &Call) -> Result<Response<Body>, Problem> {
         call.app.host.ready()
     };
     Ok(match ready {
-        Ok(()) => plain(StatusCode::OK, "ready\n".to_owned()),
-        Err(reason) => plain(
+        Ok(()) => text(StatusCode::OK, PLAIN, "ready\n".to_owned()),
+        Err(reason) => text(
             StatusCode::SERVICE_UNAVAILABLE,
+            PLAIN,
             format!("not ready: {reason}\n"),
         ),
     })
@@ -227,6 +242,15 @@ async fn info(call: Call) -> Result<Response<Body>, Problem> {
 )]
 fn cluster(call: &Call) -> Result<Response<Body>, Problem> {
     Ok(answer::json(StatusCode::OK, call.app.host.cluster_status()))
+}
+
+#[allow(
+    clippy::unnecessary_wraps,
+    reason = "a handler answers or refuses; this one never refuses"
+)]
+fn metrics(call: &Call) -> Result<Response<Body>, Problem> {
+    let metrics = call.app.host.metrics();
+    Ok(text(StatusCode::OK, EXPOSITION, metrics))
 }
 
 #[allow(

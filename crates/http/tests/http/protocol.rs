@@ -69,6 +69,31 @@ fn old_and_closing_clients_are_served_once() {
 }
 
 #[test]
+fn a_request_says_once_whom_it_is_for() {
+    let server = Server::start();
+    let mut client = server.client();
+    for hosts in [
+        "",
+        "host: a\r\nhost: a\r\n",
+        "host: a b\r\n",
+        "host: user@a\r\n",
+        "host: a/b\r\n",
+        "host: \u{e4}\r\n",
+    ] {
+        client
+            .raw(format!("GET /healthz HTTP/1.1\r\n{hosts}\r\n").as_bytes())
+            .unwrap();
+        client.read().unwrap().refused(400, "INVALID_PARAMETER");
+    }
+    for host in ["", "a", "a-b.example:8484", "[::1]:1", "a%20b", "A_1"] {
+        client
+            .raw(format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\n\r\n").as_bytes())
+            .unwrap();
+        client.read().unwrap().expect(200);
+    }
+}
+
+#[test]
 fn bytes_that_come_one_by_one_are_a_request_too() {
     let server = Server::with_type();
     let mut client = server.client();

@@ -68,7 +68,10 @@ pub struct Counts {
     pub started: AtomicU64,
     pub finished: AtomicU64,
     pub failed: AtomicU64,
+    pub bytes_in: AtomicU64,
     pub bytes: AtomicU64,
+    pub opened: AtomicU64,
+    pub closed: AtomicU64,
 }
 
 /// A running server. Dropping it stops it.
@@ -112,6 +115,18 @@ impl Host for TestHost {
         "{\"mode\":\"single\"}".into()
     }
 
+    fn metrics(&self) -> String {
+        "okdb_up 1\n".into()
+    }
+
+    fn connection_opened(&self) {
+        self.counts.opened.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn connection_closed(&self) {
+        self.counts.closed.fetch_add(1, Ordering::SeqCst);
+    }
+
     fn request_started(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
         self.counts.started.fetch_add(1, Ordering::SeqCst);
@@ -120,6 +135,9 @@ impl Host for TestHost {
     fn request_finished(&self, finished: &Finished) {
         self.in_flight.set(self.in_flight.get() - 1);
         assert!(self.in_flight.get() >= 0);
+        self.counts
+            .bytes_in
+            .fetch_add(finished.bytes_in, Ordering::SeqCst);
         self.counts
             .bytes
             .fetch_add(finished.bytes, Ordering::SeqCst);
@@ -252,13 +270,16 @@ impl Drop for Server {
                 !matches!(served, Some(Err(_))),
                 "the server's thread panicked"
             );
-            let (started, finished) = (
-                self.counts.started.load(Ordering::SeqCst),
-                self.counts.finished.load(Ordering::SeqCst),
+            let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+            assert_eq!(
+                count(&self.counts.started),
+                count(&self.counts.finished),
+                "every request that began must be counted as ended"
             );
             assert_eq!(
-                started, finished,
-                "every request that began must be counted as ended"
+                count(&self.counts.opened),
+                count(&self.counts.closed),
+                "every connection that was opened must be counted as closed"
             );
         }
     }

@@ -1,5 +1,7 @@
 //! System routes and environments.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde_json::json;
 
 use crate::{
@@ -43,6 +45,38 @@ fn health_information_and_status_are_told() {
             .header("content-length"),
         Some(length.as_str())
     );
+}
+
+#[test]
+fn metrics_are_in_the_format_of_their_reader() {
+    let server = Server::start();
+    let metrics = server.client().get("/metrics").expect(200);
+    assert_eq!(
+        metrics.header("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8")
+    );
+    assert_eq!(metrics.text(), "okdb_up 1\n");
+}
+
+#[test]
+fn bytes_of_bodies_and_connections_are_counted() {
+    let mut server = Server::with_type();
+    let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+    let put = "{\"value\":1}";
+    let mut client = server.client();
+    let before = count(&server.counts.bytes_in);
+    client.put("/api/default/types/t/k", put).expect(201);
+    client.get("/api/default/types/t/k").expect(200);
+    assert_eq!(count(&server.counts.bytes_in) - before, put.len() as u64);
+    let lines = "{\"key\":\"a\",\"value\":1}\n".repeat(1_000);
+    let import = client.call("POST", "/api/default/import/t", &[], lines.as_bytes());
+    import.expect(200);
+    let expected = (put.len() + lines.len()) as u64;
+    assert_eq!(count(&server.counts.bytes_in) - before, expected);
+    assert!(count(&server.counts.opened) > count(&server.counts.closed));
+    client.close();
+    server.join();
+    assert_eq!(count(&server.counts.opened), count(&server.counts.closed));
 }
 
 #[test]
@@ -171,7 +205,7 @@ fn methods_that_a_path_lacks_are_refused_with_those_it_has() {
         "/api",
         "/api/",
         "/api/default",
-        "/metrics",
+        "/metrics/",
         "/api/default/nothing/here",
         "//healthz",
     ] {

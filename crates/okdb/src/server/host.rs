@@ -1,6 +1,10 @@
 //! The process around an HTTP server, as that server sees it.
 
-use std::{cell::RefCell, sync::Arc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
+    time::Duration,
+};
 
 use okdb_http::{Finished, Host};
 use okdb_shm::{InFlight, RowGuard};
@@ -18,6 +22,8 @@ pub(crate) struct ProcessHost {
     pub(crate) started_ms: u64,
     /// One for each request that is being answered.
     pub(crate) in_flight: RefCell<Vec<InFlight<Arc<RowGuard>>>>,
+    /// Open connections.
+    pub(crate) connections: Cell<u64>,
     /// What the primary said last.
     pub(crate) snapshot: RefCell<ClusterSnapshot>,
     /// Why it is not ready.
@@ -48,6 +54,23 @@ impl Host for ProcessHost {
         self.snapshot.borrow().to_json(&self.store).to_string()
     }
 
+    fn metrics(&self) -> String {
+        let uptime_s = self.uptime().as_secs();
+        format!(
+            "# HELP okdb_uptime_seconds How long the server as a whole has been up.\n\
+             # TYPE okdb_uptime_seconds gauge\n\
+             okdb_uptime_seconds {uptime_s}\n"
+        )
+    }
+
+    fn connection_opened(&self) {
+        self.set_connections(self.connections.get() + 1);
+    }
+
+    fn connection_closed(&self) {
+        self.set_connections(self.connections.get().saturating_sub(1));
+    }
+
     fn request_started(&self) {
         if let Some(row) = &self.row {
             self.in_flight
@@ -61,7 +84,16 @@ impl Host for ProcessHost {
             let elapsed_us = u64::try_from(finished.elapsed.as_micros()).unwrap_or(u64::MAX);
             self.in_flight.borrow_mut().pop();
             row.record_request(elapsed_us, finished.failed);
-            row.record_bytes(0, finished.bytes);
+            row.record_bytes(finished.bytes_in, finished.bytes);
+        }
+    }
+}
+
+impl ProcessHost {
+    fn set_connections(&self, open: u64) {
+        self.connections.set(open);
+        if let Some(row) = &self.row {
+            row.set_connections(open);
         }
     }
 }

@@ -82,6 +82,7 @@ async fn serve(
         row: presence.row.clone(),
         started_ms,
         in_flight: RefCell::default(),
+        connections: Cell::default(),
         snapshot: RefCell::new(snapshot(store, started_ms, &urls)),
         unready: RefCell::new(None),
     });

@@ -1,6 +1,13 @@
 //! What a worker process does: one event loop that serves HTTP, and a heartbeat that shows it turns.
 
-use std::{cell::RefCell, convert::Infallible, os::fd::OwnedFd, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    convert::Infallible,
+    os::fd::OwnedFd,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
 use okdb_cluster::{
     exit::ExitCode,
@@ -131,6 +138,7 @@ async fn serve(
         row: presence.row.clone(),
         started_ms: config.snapshot.started_ms,
         in_flight: RefCell::default(),
+        connections: Cell::default(),
         snapshot: RefCell::new(config.snapshot.clone()),
         unready: RefCell::new(None),
     });
