@@ -66,7 +66,8 @@ pub(crate) fn command() -> Command {
         )
         .subcommand(
             tool("status", "Shows the cluster that serves a root, without HTTP; exit code 1 if none does")
-                .after_help("Example:\n  okdb status --root /srv/okdb --json | jq '.workers[].state'"),
+                .arg(Arg::new("watch").long("watch").short('w').action(ArgAction::SetTrue).help("Go on: redraw a terminal each second; into a pipe, write a line for each change, or with --json an object each second"))
+                .after_help("Examples:\n  okdb status --root /srv/okdb --watch\n  okdb status --root /srv/okdb --json | jq '.workers[].state'"),
         )
         .subcommand(
             Command::new("config")

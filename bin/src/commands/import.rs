@@ -12,8 +12,9 @@ use std::{
 
 use clap::ArgMatches;
 use okdb::{
+    Db,
     server::{LineRefused, import_line},
-    store::{Options, Outcome, Pending, Role, Store, Write},
+    store::{Outcome, Pending, Write},
 };
 use okdb_cluster::exit::ExitCode;
 use serde_json::{Value, json};
@@ -290,14 +291,9 @@ fn to_root(
     tally: &mut Tally,
     progress: &mut Progress,
 ) -> Result<(), Failure> {
-    let store = Store::open(
-        &super::root(given),
-        Options {
-            role: Role::Library,
-            ..Options::default()
-        },
-    )?;
-    let env = store.env(env)?;
+    // As a process that shows itself: who waits for the write lock sees who has it, and others hear of each commit.
+    let db = Db::builder().background(false).open(super::root(given))?;
+    let env = db.env(env)?;
     let register = Write::RegisterType {
         name: type_name.to_owned(),
         indexes: Vec::new(),

@@ -1,123 +1,206 @@
-//! `okdb status`: the cluster that serves a root, read from its segment.
+//! `okdb status`: the cluster that serves a root, read from its segment; once, or again and again.
+
+mod text;
+pub(crate) mod view;
+
+use std::{
+    io::{ErrorKind, IsTerminal, Write},
+    path::Path,
+    time::Duration,
+};
 
 use clap::ArgMatches;
-use okdb::store::{Options, Role, Store, server_pid};
 use okdb_cluster::exit::ExitCode;
-use okdb_shm::ScoreRow;
-use okdb_sys::host::monotonic_ms;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::{
-    output::{Failure, print},
-    settings::Given,
-};
+use crate::{output::Failure, settings::Given};
+use view::{Slot, Totals, View};
+
+/// How long a single look lasts: rates are those of this time.
+const LOOK: Duration = Duration::from_millis(250);
+/// How often to look again.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// What there is to show: a moment, and what happened between another one and it.
+pub(crate) struct Shown {
+    view: View,
+    passed_ms: u64,
+    between: Totals,
+}
 
 pub(crate) fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode, Failure> {
     let json = matches.get_flag("json");
     let root = super::root(given);
-    // Nothing is opened for a root that nobody serves: looking must not make anything.
-    let Some(pid) = server_pid(&root) else {
-        let text = if json {
-            json!({ "running": false, "root": root }).to_string()
-        } else {
-            format!("no server serves {}", root.display())
-        };
-        print(&text)?;
-        return Ok(ExitCode::RuntimeFailure);
-    };
-    let store = Store::open(
-        &root,
-        Options {
-            role: Role::Tool,
-            ..Options::default()
-        },
-    )?;
-    let now_ms = monotonic_ms();
-    let rows: Vec<ScoreRow> = store.segment().rows().collect();
-    let slots: Vec<_> = store.segment().slots().collect();
-    let row_of = |slot: u16| rows.iter().find(|row| row.slot == Some(slot));
-    let uptime = |since: Option<u64>| since.map(|since| now_ms.saturating_sub(since));
-    let started = rows
-        .iter()
-        .find(|row| row.owner.is_some_and(|owner| owner.pid == pid))
-        .map(|row| row.started_ms);
-    if json {
-        let workers: Vec<_> = slots
-            .iter()
-            .map(|(slot, state)| {
-                let row = row_of(*slot);
-                json!({
-                    "slot": slot,
-                    "state": state.state.name(),
-                    "pid": state.worker.map(|worker| worker.pid),
-                    "restarts": state.restarts,
-                    "uptimeMs": uptime(state.started_ms),
-                    "lastExit": state.last_exit.map(|exit| exit.to_string()),
-                    "requests": row.map_or(0, |row| row.requests),
-                    "errors": row.map_or(0, |row| row.errors),
-                    "inflight": row.map_or(0, |row| row.in_flight),
-                    "commits": row.map_or(0, |row| row.commits),
-                    "operations": row.map_or(0, |row| row.operations),
-                    "syncs": row.map_or(0, |row| row.syncs),
-                    "rssBytes": row.map_or(0, |row| row.rss_bytes),
-                })
-            })
-            .collect();
-        let envs = store.envs()?;
-        print(&json!({ "running": true, "root": store.root(), "primary": { "pid": pid, "uptimeMs": uptime(started) }, "workers": workers, "envs": envs }).to_string())?;
-        return Ok(ExitCode::Clean);
+    if matches.get_flag("watch") {
+        return watch(&root, json);
     }
-    let mode = if slots.is_empty() {
-        "single process"
+    let shown = look(&root, LOOK, None)?;
+    let text = match &shown {
+        Some(shown) if json => to_json(shown).to_string(),
+        Some(shown) => text::whole(shown).join("\n"),
+        None if json => nobody_json(&root).to_string(),
+        None => nobody(&root),
+    };
+    crate::output::print(&text)?;
+    Ok(if shown.is_some() {
+        ExitCode::Clean
     } else {
-        "cluster"
-    };
-    print(&format!(
-        "{mode}, pid {pid}, up {}, root {}",
-        span(uptime(started)),
-        store.root().display()
-    ))?;
-    if !slots.is_empty() {
-        print(&format!(
-            "{:>4} {:<10} {:>8} {:>9} {:>9} {:>10} {:>7} {:>9} {:>6}",
-            "slot", "state", "pid", "restarts", "up", "requests", "errors", "commits", "MiB"
-        ))?;
-    }
-    for (slot, state) in &slots {
-        let row = row_of(*slot);
-        print(&format!(
-            "{slot:>4} {:<10} {:>8} {:>9} {:>9} {:>10} {:>7} {:>9} {:>6}",
-            state.state.name(),
-            state
-                .worker
-                .map_or_else(|| "-".into(), |worker| worker.pid.to_string()),
-            state.restarts,
-            span(uptime(state.started_ms).filter(|_| state.worker.is_some())),
-            row.map_or(0, |row| row.requests),
-            row.map_or(0, |row| row.errors),
-            row.map_or(0, |row| row.commits),
-            row.map_or(0, |row| row.rss_bytes >> 20),
-        ))?;
-    }
-    for env in store.envs()? {
-        print(&format!(
-            "env {}: clock {}, {}, {} MiB on disk, {} MiB reclaimable",
-            env.name,
-            env.clock,
-            env.durability,
-            env.bytes >> 20,
-            env.reclaimable >> 20
-        ))?;
-    }
-    Ok(ExitCode::Clean)
+        ExitCode::RuntimeFailure
+    })
 }
 
-/// A time span for people.
-fn span(ms: Option<u64>) -> String {
-    let Some(ms) = ms else { return "-".into() };
-    match ms / 1000 {
-        seconds @ 0..120 => format!("{seconds} s"),
-        seconds @ 120..7200 => format!("{} min", seconds / 60),
-        seconds => format!("{} h", seconds / 3600),
+/// Looks, waits, and looks again; `None` if nobody serves the root. `before` spares the first look.
+fn look(root: &Path, wait: Duration, before: Option<View>) -> Result<Option<Shown>, Failure> {
+    let before = match before {
+        Some(before) => before,
+        None => match View::take(root)? {
+            Some(before) => before,
+            None => return Ok(None),
+        },
+    };
+    std::thread::sleep(wait);
+    Ok(View::take(root)?.map(|view| Shown {
+        passed_ms: view.now_ms.saturating_sub(before.now_ms).max(1),
+        between: view.totals.since(&before.totals),
+        view,
+    }))
+}
+
+/// Shows the status until nobody reads it any more: redrawn on a terminal, else a line for each change, or a JSON object
+/// for each look.
+fn watch(root: &Path, json: bool) -> Result<ExitCode, Failure> {
+    let redraw = !json && std::io::stdout().is_terminal();
+    let mut before = None;
+    let mut last_line = String::new();
+    loop {
+        // A root that is being started or stopped may refuse for a moment.
+        let shown = look(root, WATCH, before.take()).unwrap_or_default();
+        if shown.is_none() {
+            std::thread::sleep(WATCH);
+        }
+        let text = if json {
+            let object = shown.as_ref().map_or_else(|| nobody_json(root), to_json);
+            format!("{object}\n")
+        } else if redraw {
+            text::screen(
+                &shown
+                    .as_ref()
+                    .map_or_else(|| vec![nobody(root)], text::whole),
+            )
+        } else {
+            let line = shown.as_ref().map_or_else(|| nobody(root), text::line);
+            if line == last_line {
+                String::new()
+            } else {
+                last_line.clone_from(&line);
+                format!("{line}\n")
+            }
+        };
+        let mut stdout = std::io::stdout().lock();
+        match stdout
+            .write_all(text.as_bytes())
+            .and_then(|()| stdout.flush())
+        {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::Clean),
+            Err(error) => return Err(Failure::runtime(error)),
+        }
+        before = shown.map(|shown| shown.view);
     }
+}
+
+fn nobody(root: &Path) -> String {
+    format!("no server serves {}", root.display())
+}
+
+fn nobody_json(root: &Path) -> Value {
+    json!({ "running": false, "root": root })
+}
+
+impl Shown {
+    fn per_second(&self, count: u64) -> u64 {
+        count.saturating_mul(1000) / self.passed_ms
+    }
+
+    /// Of the requests in between, or of all if there were none.
+    fn latency_us(&self, percent: u64) -> Option<u64> {
+        self.between
+            .percentile_us(percent)
+            .or_else(|| self.view.totals.percentile_us(percent))
+    }
+}
+
+fn to_json(shown: &Shown) -> Value {
+    let view = &shown.view;
+    let processes: Vec<_> = view
+        .processes
+        .iter()
+        .map(|process| {
+            json!({
+                "pid": process.identity.pid,
+                "role": process.role.name(),
+                "slot": process.slot,
+                "uptimeMs": process.uptime_ms,
+                "stopped": process.is_stopped,
+            })
+        })
+        .collect();
+    let locks: Vec<_> = view
+        .locks
+        .iter()
+        .map(|lock| {
+            json!({
+                "env": lock.env,
+                "pid": lock.pid,
+                "role": lock.role.name(),
+                "slot": lock.slot,
+                "heldMs": lock.held_ms,
+                "stopped": lock.is_stopped,
+            })
+        })
+        .collect();
+    json!({
+        "running": true,
+        "mode": if view.is_cluster() { "cluster" } else { "single" },
+        "root": view.root,
+        "primary": { "pid": view.server, "uptimeMs": view.uptime_ms },
+        "requestsPerSecond": shown.per_second(shown.between.requests),
+        "writesPerSecond": shown.per_second(shown.between.operations),
+        "latencyUs": { "p50": shown.latency_us(50), "p99": shown.latency_us(99) },
+        "workers": view.slots.iter().map(|slot| slot_json(slot, view.now_ms)).collect::<Vec<_>>(),
+        "processes": processes,
+        "writeLocks": locks,
+        "staleReaders": view.stale_readers,
+        "troubles": view.troubles(),
+        "envs": view.envs,
+    })
+}
+
+fn slot_json(slot: &Slot, now_ms: u64) -> Value {
+    let figure = |of: fn(&okdb_shm::ScoreRow) -> u64| slot.figures.as_ref().map_or(0, of);
+    let age = slot
+        .figures
+        .as_ref()
+        .filter(|row| slot.worker.is_some() && row.owner == slot.worker)
+        .map(|row| now_ms.saturating_sub(row.heartbeat_ms));
+    json!({
+        "slot": slot.number,
+        "slotKey": format!("slot-{}", slot.number),
+        "state": slot.state,
+        "pid": slot.worker.map(|worker| worker.pid),
+        "restarts": slot.restarts,
+        "uptimeMs": slot.uptime_ms,
+        "lastExit": slot.last_exit,
+        "backoffMs": slot.backoff_ms,
+        "heartbeatAgeMs": age,
+        "requests": figure(|row| row.requests),
+        "errors": figure(|row| row.errors),
+        "inflight": figure(|row| row.in_flight),
+        "connections": figure(|row| row.connections),
+        "commits": figure(|row| row.commits),
+        "operations": figure(|row| row.operations),
+        "syncs": figure(|row| row.syncs),
+        "loopLagUs": figure(|row| row.loop_lag_us),
+        "rssBytes": figure(|row| row.rss_bytes),
+    })
 }

@@ -1,8 +1,9 @@
-//! A server as a service manager and a log's reader meet it: notifications, passed sockets, priorities, rotation, and
-//! readers that stop or go away.
+//! A server as a service manager and a log's reader meet it: notifications, passed sockets, priorities, rotation,
+//! readers that stop or go away; and what the commands for operators show of it.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 mod logs;
 mod manager;
 mod server;
+mod status;

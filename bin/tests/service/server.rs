@@ -62,6 +62,15 @@ impl Server {
         (server, BufReader::new(reader))
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The kernel's letter for what it does.
+    pub(super) fn state(&self) -> Option<char> {
+        self.identity.state()
+    }
+
     pub(super) fn signal(&self, signal: Signal) {
         self.identity.signal(signal).unwrap();
     }
