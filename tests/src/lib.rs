@@ -7,7 +7,7 @@
 //! - [`binary`] finds the command that was built beside the test.
 //! - [`server`] starts it, reads its log, stops it, kills it.
 //! - [`command`] runs its short-lived subcommands.
-//! - [`http`] is a small blocking HTTP/1.1 client.
+//! - [`http`] is a small blocking HTTP/1.1 client; [`load`] runs many of them, and counts.
 //! - [`process`] reads `/proc` and sends signals.
 //! - [`oracle`] asks whether a root is whole and its clock without gap.
 //! - [`data`] makes deterministic records and random numbers.
@@ -28,6 +28,7 @@ pub mod command;
 pub mod data;
 pub mod http;
 mod janitor;
+pub mod load;
 pub mod oracle;
 pub mod process;
 pub mod server;

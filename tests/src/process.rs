@@ -97,6 +97,12 @@ fn all(test: impl Fn(&Process) -> bool) -> Vec<Process> {
         .collect()
 }
 
+/// How many descriptors a process has open.
+#[must_use]
+pub fn open_files(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
 /// The running members of a process group, orphans included.
 #[must_use]
 pub fn members(group: i32) -> Vec<Process> {

@@ -121,6 +121,14 @@ impl Launch {
         Self::command(Command::new(binary::okdb()), root)
     }
 
+    /// Two workers of a copy of the command, which may be replaced by another.
+    #[must_use]
+    pub fn of(program: &Path, root: &Path) -> Self {
+        Self::command(Command::new(program), root)
+            .arg("--workers")
+            .arg("2")
+    }
+
     /// Two workers, started by a program that runs the rest of its arguments, in
     /// a namespace of their own for example.
     #[must_use]

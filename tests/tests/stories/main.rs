@@ -5,6 +5,7 @@
 //! those of one room; `OKDB_TORTURE=long … -- --nocapture` tells them at full
 //! length and shows their tables.
 
+mod cluster;
 mod crash;
 mod house;
 mod http;

@@ -145,6 +145,7 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
         self.feed_all(answers);
         loop {
             if let Some(code) = self.finished {
+                self.reap_check();
                 return code;
             }
             self.turn();
@@ -357,6 +358,7 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
                 }
                 Action::ReportStopping => {
                     self.notifier.stopping();
+                    self.abandon_check();
                     // Once the workers have closed theirs, too, clients are refused at once instead of
                     // being queued for nobody.
                     self.listeners.close();

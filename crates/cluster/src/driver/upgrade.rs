@@ -18,6 +18,9 @@ use crate::listen::Listeners;
 use crate::machine::{Action, Machine, WorkerExit, WorkerId};
 use crate::spawner::Spawner;
 
+/// How long the end waits for a check that was killed.
+const REAP_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// How long the check may take.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -127,6 +130,9 @@ impl<S: Spawner, O: Observer> Supervision<'_, S, O> {
             return;
         };
         check.process.read_stderr(Reading::All, &self.copier);
+        if self.machine.is_stopping() {
+            return;
+        }
         if exit != WorkerExit::Code(0) {
             let said = check.process.tail.lines();
             let said = said.last().map_or("it said nothing", String::as_str);
@@ -135,6 +141,25 @@ impl<S: Spawner, O: Observer> Supervision<'_, S, O> {
             tracing::error!(reason, "upgrade refused: nothing has changed");
         } else {
             self.upgrade();
+        }
+    }
+
+    /// The server stops: there is nothing left to check.
+    pub(super) fn abandon_check(&mut self) {
+        if let Some(check) = &self.check {
+            check.process.signal(okdb_sys::Signal::Kill);
+        }
+    }
+
+    /// The run is over: an abandoned check is not left behind.
+    pub(super) fn reap_check(&mut self) {
+        self.abandon_check();
+        if let Some(check) = self.check.take() {
+            // It was killed, so it is only a matter of the scheduler.
+            if let Err(error) = check.process.identity.wait_end(REAP_TIMEOUT) {
+                tracing::debug!(%error, "the check has ended already");
+            }
+            check.process.try_wait();
         }
     }
 

@@ -15,6 +15,7 @@ use std::{
 use okdb_cluster::handover::{Parcel, VERSION};
 use okdb_store::{Options, Role, Store};
 use okdb_sys::{
+    Signal,
     exec::{Exec, memory_file, read_memory_file},
     spawn::{Child, Spawn, take_inherited_fd},
 };
@@ -97,6 +98,7 @@ impl Successor {
             .args(&self.arguments)
             .env(CHECK_VARIABLE, VERSION.to_string())
             .env_remove(TAKEOVER_VARIABLE)
+            .death_signal(Signal::Kill)
             .pipe_stderr()
             .start()
     }
