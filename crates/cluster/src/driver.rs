@@ -128,7 +128,7 @@ pub trait Observer {
     }
 
     /// The check has succeeded: becomes that program. Comes back only if that failed, in words, and with everything as it
-    /// was before the call.
+    /// was before the call. Signals are blocked meanwhile.
     fn hand_over(&mut self, parcel: &Parcel<'_>) -> String {
         let _ = parcel;
         io::Error::from(io::ErrorKind::Unsupported).to_string()

@@ -3,11 +3,14 @@
 //! The check is a child that runs the new program and ends. Only when it succeeds, and only at a moment at which nothing
 //! else is under way, does the primary become that program. Until then, and if that fails, nothing has changed.
 
+use std::io;
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use okdb_sys::Identity;
 use okdb_sys::host::monotonic_ms;
+use okdb_sys::signals::{Blocked, Signals};
 
 use super::Observer;
 use super::process::{Process, Reading};
@@ -188,7 +191,22 @@ impl<S: Spawner, O: Observer> Supervision<'_, S, O> {
             descriptors: descriptors.collect(),
         };
         tracing::info!("handing over to the new program");
-        let reason = self.observer.hand_over(&parcel);
+        let waiting = self.signals.as_mut().map(make_wait).transpose();
+        let reason = match &waiting {
+            Ok(_) => self.observer.hand_over(&parcel),
+            Err(error) => error.to_string(),
+        };
         tracing::error!(reason, "the upgrade failed: nothing has changed");
     }
+}
+
+/// Lets signals wait for whoever hears them next, this program or the one after it. Those that have arrived and were not
+/// acted upon are only known here: they are sent once more.
+fn make_wait(signals: &mut Signals) -> io::Result<Blocked> {
+    let blocked = Blocked::all()?;
+    let me = Identity::current()?;
+    for signal in signals.drain() {
+        me.signal(signal)?;
+    }
+    Ok(blocked)
 }

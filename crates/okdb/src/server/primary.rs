@@ -21,12 +21,7 @@ use okdb_cluster::{
 };
 use okdb_shm::{SlotRow, SlotWriter};
 use okdb_store::Store;
-use okdb_sys::{
-    host::monotonic_ms,
-    reap::Exit,
-    signals::{Blocked, unblock_all},
-    spawn::Child,
-};
+use okdb_sys::{host::monotonic_ms, reap::Exit, signals::unblock_all, spawn::Child};
 
 use super::{
     Means, ServerConfig, ServerError, WORKER_COMMAND, announce,
@@ -234,9 +229,6 @@ impl Observer for Supervisor {
     }
 
     fn hand_over(&mut self, parcel: &Parcel<'_>) -> String {
-        // The threads that go on after a failure shall be as deaf as they were. Should this fail, they hear signals, and
-        // the next upgrade could lose one.
-        let _deaf = Blocked::all();
         let reason = self.try_hand_over(parcel);
         // Either of them is as it was, or starts anew.
         if let Err(error) = self.chores.go_on().and_then(|()| self.mender.go_on()) {
