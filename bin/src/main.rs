@@ -22,13 +22,16 @@ fn main() -> ExitCode {
 
 fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
-    // The two commands that only this program itself gives.
+    // The commands that only this program itself gives.
     match arguments.get(1).map(String::as_str) {
         Some(WORKER_COMMAND) => {
             return commands::worker::run(arguments.get(2..).unwrap_or_default());
         }
         Some(GATE_COMMAND) => {
             return commands::worker::gate(arguments.get(2..).unwrap_or_default());
+        }
+        Some(commands::LOCK_COMMAND) => {
+            return commands::hold_lock(arguments.get(2..).unwrap_or_default());
         }
         _ => {}
     }

@@ -10,6 +10,8 @@ mod status;
 mod verify;
 pub(crate) mod worker;
 
+pub(crate) use doctor::{LOCK_COMMAND, hold_lock};
+
 use std::path::PathBuf;
 
 use clap::ArgMatches;

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+mod doctor;
 mod logs;
 mod manager;
 mod server;
