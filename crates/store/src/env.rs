@@ -37,6 +37,10 @@ pub struct EnvInfo {
     pub bytes: u64,
     /// Bytes in pages that no live data occupies.
     pub reclaimable: u64,
+    /// Bytes that it can grow to.
+    pub map_size: u64,
+    /// Reader slots that have been in use at a time, by all processes.
+    pub readers: u64,
 }
 
 /// A handle on an open environment. Clones share one handle; while any lives, the root is in use.
@@ -135,7 +139,10 @@ impl Env {
             .tables
             .pages_used(&snapshot.txn)?
             .saturating_mul(env.page_bytes);
+        let map = env.lmdb.info();
         Ok(EnvInfo {
+            map_size: map.map_size as u64,
+            readers: u64::from(map.number_of_readers),
             name: env.name.clone(),
             clock: snapshot.clock()?,
             durability: env.durability.to_string(),

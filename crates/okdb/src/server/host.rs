@@ -11,7 +11,7 @@ use okdb_shm::{InFlight, RowGuard};
 use okdb_store::Store;
 use okdb_sys::host::monotonic_ms;
 
-use super::status::ClusterSnapshot;
+use super::{metrics, status::ClusterSnapshot};
 
 /// A worker or a standalone process.
 pub(crate) struct ProcessHost {
@@ -55,12 +55,7 @@ impl Host for ProcessHost {
     }
 
     fn metrics(&self) -> String {
-        let uptime_s = self.uptime().as_secs();
-        format!(
-            "# HELP okdb_uptime_seconds How long the server as a whole has been up.\n\
-             # TYPE okdb_uptime_seconds gauge\n\
-             okdb_uptime_seconds {uptime_s}\n"
-        )
+        metrics::render(&self.store, &self.snapshot.borrow())
     }
 
     fn connection_opened(&self) {

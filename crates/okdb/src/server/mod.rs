@@ -9,6 +9,7 @@ mod config;
 mod gate;
 mod host;
 mod lock_watch;
+mod metrics;
 mod primary;
 mod standalone;
 pub mod status;

@@ -43,7 +43,7 @@ impl ClusterSnapshot {
             .collect();
         let workers: Vec<Value> = slots
             .into_iter()
-            .map(|slot| self.worker(slot, segment, &rows))
+            .map(|slot| self.worker(slot, segment, now_ms))
             .collect();
         json!({
             "mode": self.mode,
@@ -56,16 +56,17 @@ impl ClusterSnapshot {
             },
             "workers": workers,
             "sharedMemory": shared_memory(segment),
-            "bus": { "peers": segment.peers().count() },
+            "bus": bus(segment, &rows),
             "processes": processes(&rows),
         })
     }
 
     /// One slot: what the segment tells, which is up to date, and what only the primary knows, which comes a little later.
-    fn worker(&self, slot: u16, segment: &Segment, rows: &[ScoreRow]) -> Value {
+    fn worker(&self, slot: u16, segment: &Segment, now_ms: u64) -> Value {
         let told = self.slots.iter().find(|told| told.slot == slot);
         let live = segment.slot(slot);
-        let row = rows.iter().find(|row| row.slot == Some(slot));
+        let figures = segment.slot_figures(slot);
+        let figure = |read: fn(&ScoreRow) -> u64| figures.as_ref().map_or(0, read);
         let pid = match live {
             Some(live) => live.worker.map(|worker| worker.pid),
             None => told.and_then(|told| told.pid),
@@ -81,6 +82,7 @@ impl ClusterSnapshot {
         let started_at = told
             .and_then(|told| told.started_at)
             .filter(|_| pid.is_some());
+        let heartbeat = figures.as_ref().filter(|_| pid.is_some());
         json!({
             "slot": slot,
             "slotKey": format!("slot-{slot}"),
@@ -91,15 +93,32 @@ impl ClusterSnapshot {
             "lastExit": told.and_then(|told| told.last_exit.as_ref()),
             "lastStderr": told.map(|told| &told.last_stderr),
             "backoffMs": told.and_then(|told| told.backoff_ms),
-            "inflight": row.map_or(0, |row| row.in_flight),
-            "requests": row.map_or(0, |row| row.requests),
-            "errors": row.map_or(0, |row| row.errors),
-            "commits": row.map_or(0, |row| row.commits),
-            "operations": row.map_or(0, |row| row.operations),
-            "syncs": row.map_or(0, |row| row.syncs),
-            "rssBytes": row.map_or(0, |row| row.rss_bytes),
+            "leaving": told.map_or(&[][..], |told| &told.leaving),
+            "orphaned": told.is_some_and(|told| told.orphaned),
+            "heartbeatAgeMs": heartbeat.map(|row| now_ms.saturating_sub(row.heartbeat_ms)),
+            "loopLagUs": heartbeat.map(|row| row.loop_lag_us),
+            "connections": figure(|row| row.connections),
+            "inflight": figure(|row| row.in_flight),
+            "requests": figure(|row| row.requests),
+            "errors": figure(|row| row.errors),
+            "commits": figure(|row| row.commits),
+            "operations": figure(|row| row.operations),
+            "syncs": figure(|row| row.syncs),
+            "rssBytes": figure(|row| row.rss_bytes),
         })
     }
+}
+
+/// What the bus has done, over all processes that ever were on it since the segment was made.
+fn bus(segment: &Segment, rows: &[ScoreRow]) -> Value {
+    let total = |read: fn(&ScoreRow) -> u64| rows.iter().map(read).sum::<u64>();
+    json!({
+        "peers": segment.peers().count(),
+        "pokesSent": total(|row| row.pokes_sent),
+        "pokesSkipped": total(|row| row.pokes_skipped),
+        "pokesReceived": total(|row| row.pokes_received),
+        "dropped": total(|row| row.bus_dropped),
+    })
 }
 
 /// Where the segment is and whether it is shared.

@@ -1,6 +1,9 @@
 //! What an operator does to a running cluster, and what must not be noticed of it.
 
 mod chaos;
+mod hostile;
 mod reload;
 mod scale;
+mod starved;
+mod stopped;
 mod upgrade;
