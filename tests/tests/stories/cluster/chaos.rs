@@ -75,11 +75,11 @@ fn workers_that_die_at_random_lose_nothing_and_leave_nothing() {
     let mut last_death: HashMap<usize, Instant> = HashMap::new();
     for _ in 0..kills {
         let slot = random.index(WORKERS);
-        let worker = worker_of(&server, slot);
         if let Some(died) = last_death.get(&slot) {
             // Not for synchronisation: the guard counts deaths by the clock.
             thread::sleep(BETWEEN_DEATHS_OF_A_SLOT.saturating_sub(died.elapsed()));
         }
+        let worker = worker_of(&server, slot);
         load.wait_for_more(random.below(40));
         worker.signal(Signal::SIGKILL);
         last_death.insert(slot, Instant::now());
