@@ -12,7 +12,7 @@ use okdb_store::Store;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
-    host::Host, limits::HttpLimits, pool::Pool, problem::Problem, router::Router,
+    accept::Reserve, host::Host, limits::HttpLimits, pool::Pool, problem::Problem, router::Router,
     watch::Connections,
 };
 
@@ -44,6 +44,7 @@ pub(crate) struct App {
     /// Bytes of request bodies that are held in memory.
     held_bytes: Cell<usize>,
     pub(crate) connections: Rc<Connections>,
+    pub(crate) reserve: Reserve,
     pub(crate) worker_header: HeaderValue,
     /// The `OpenAPI` document, once asked for.
     pub(crate) openapi: OnceCell<Bytes>,
@@ -70,6 +71,7 @@ impl App {
             transfers: Arc::new(Semaphore::new(limits.transfers.min(Semaphore::MAX_PERMITS))),
             held_bytes: Cell::new(0),
             connections: Rc::new(Connections::new()),
+            reserve: Reserve::new(),
             worker_header: HeaderValue::from(host.worker()),
             openapi: OnceCell::new(),
             docs: OnceCell::new(),

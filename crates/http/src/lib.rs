@@ -5,7 +5,8 @@
 //!
 //! Where to look:
 //!
-//! - `server`, `io`, `watch`: accepting, driving and ending connections, and their timeouts.
+//! - `server`, `accept`: listeners, their coming and going, and a stop.
+//! - `connection`, `io`, `watch`: driving and ending connections, and their timeouts.
 //! - `service`: from a parsed request to its answer; the guard against panics; counting and the access log.
 //! - `table`, `router`: the shape of the route table and the look-up in it. The rows are in `handlers`.
 //! - `request`, `reader`, `fields`, `guard`: what handlers take out of a request, checked as it is taken.
@@ -14,10 +15,12 @@
 //! - `pool`: where long work goes. `limits`: every bound.
 //! - `openapi`, `schemas`, `docs_page`: the table and the codes, written for programs and for people.
 
+mod accept;
 mod answer;
 mod app;
 mod body;
 mod codes;
+mod connection;
 mod docs_page;
 mod fields;
 mod guard;

@@ -33,8 +33,6 @@ pub struct HttpLimits {
     pub consistent_export_ms: u64,
     /// How long a request waits for an index it asked for to be built, in milliseconds.
     pub index_wait_ms: u64,
-    /// How long a stop waits for a request on connections that are idle, in milliseconds.
-    pub linger_ms: u64,
 }
 
 impl Default for HttpLimits {
@@ -56,7 +54,6 @@ impl Default for HttpLimits {
             held_bytes: 256 * 1024 * 1024,
             consistent_export_ms: 60_000,
             index_wait_ms: 2_000,
-            linger_ms: 500,
         }
     }
 }

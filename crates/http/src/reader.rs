@@ -1,13 +1,13 @@
 //! Reading request bodies as they come, and throwing away those that are refused.
 
-use std::{cell::Cell, future::poll_fn, pin::Pin, rc::Rc, task::Poll, time::Duration};
+use std::{future::poll_fn, pin::Pin, rc::Rc, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use http_body::Body as _;
 use hyper::{HeaderMap, body::Incoming, header::EXPECT};
 use tokio::time::{Sleep, sleep};
 
-use crate::{codes::Code, problem::Problem};
+use crate::{codes::Code, problem::Problem, watch::Upload};
 
 /// How much of a refused body is read and thrown away so that the client gets to read the refusal.
 const DISCARD_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -17,8 +17,8 @@ const DISCARD: Duration = Duration::from_secs(2);
 /// A body as it comes.
 pub(crate) struct Reader {
     body: Option<Incoming>,
-    /// Counts the bytes that came, if somebody wants to know.
-    received: Option<Rc<Cell<u64>>>,
+    /// Tells others what has come.
+    upload: Option<Rc<Upload>>,
     patience: Duration,
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -27,12 +27,12 @@ impl Reader {
     /// Reads a body; between two pieces of it at most `patience` may pass.
     pub(crate) fn new(
         body: Option<Incoming>,
-        received: Option<Rc<Cell<u64>>>,
+        upload: Option<Rc<Upload>>,
         patience: Duration,
     ) -> Self {
         Self {
             body,
-            received,
+            upload,
             patience,
             timer: None,
         }
@@ -69,12 +69,16 @@ impl Reader {
             )),
             Some(None) => {
                 self.body = None;
+                if let Some(upload) = &self.upload {
+                    upload.whole.set(true);
+                }
                 Ok(None)
             }
             Some(Some(Ok(frame))) => {
                 let data = frame.into_data().unwrap_or_default();
-                if let Some(received) = &self.received {
-                    received.set(received.get().saturating_add(data.len() as u64));
+                if let Some(upload) = &self.upload {
+                    let bytes = upload.bytes.get().saturating_add(data.len() as u64);
+                    upload.bytes.set(bytes);
                 }
                 Ok(Some(data))
             }
@@ -90,7 +94,7 @@ impl Reader {
     /// Gives up on the rest.
     pub(crate) fn discard(mut self, headers: &HeaderMap) {
         if let Some(body) = self.body.take() {
-            discard(headers, body);
+            discard(headers, body, self.upload.take());
         }
     }
 }
@@ -99,17 +103,33 @@ impl Reader {
 ///
 /// A connection closed with unread bytes sends a reset, and the client may lose the answer that explains. A client that
 /// waits for leave to send gets none.
-pub(crate) fn discard(headers: &HeaderMap, mut body: Incoming) {
-    if body.is_end_stream() || headers.contains_key(EXPECT) {
+pub(crate) fn discard(headers: &HeaderMap, mut body: Incoming, upload: Option<Rc<Upload>>) {
+    if body.is_end_stream() {
+        if let Some(upload) = upload {
+            upload.whole.set(true);
+        }
+        return;
+    }
+    if headers.contains_key(EXPECT) {
         return;
     }
     tokio::task::spawn_local(tokio::time::timeout(DISCARD, async move {
         let mut read = 0_usize;
-        while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
-        {
-            read = read.saturating_add(frame.data_ref().map_or(0, Bytes::len));
-            if read > DISCARD_BYTES_MAX {
-                break;
+        loop {
+            match poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+                Some(Ok(frame)) => {
+                    read = read.saturating_add(frame.data_ref().map_or(0, Bytes::len));
+                    if read > DISCARD_BYTES_MAX {
+                        break;
+                    }
+                }
+                Some(Err(_)) => break,
+                None => {
+                    if let Some(upload) = upload {
+                        upload.whole.set(true);
+                    }
+                    break;
+                }
             }
         }
     }));

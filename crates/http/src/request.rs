@@ -1,9 +1,8 @@
 //! A request as handlers see it: captures, query parameters, headers and body, each checked as it is taken.
 
-use std::{borrow::Cow, cell::Cell, rc::Rc, time::Duration};
+use std::{borrow::Cow, rc::Rc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use http_body::Body as _;
 use hyper::{
     Request, Version,
     body::Incoming,
@@ -21,6 +20,7 @@ use crate::{
     reader::{Reader, discard},
     router::Captures,
     table::{BodySpec, Field, Handler, Route},
+    watch::Upload,
 };
 
 /// Bodies up to this size are parsed on the loop; larger ones would hold up everybody else.
@@ -34,8 +34,8 @@ pub(crate) struct Call {
     pub(crate) route: &'static Route,
     pub(crate) head: Parts,
     body: Option<Incoming>,
-    /// Counts the bytes of the body as they are read; none where there is no body.
-    received: Option<Rc<Cell<u64>>>,
+    /// Tells others what has come of the body; none where there is no body.
+    upload: Option<Rc<Upload>>,
     captures: Captures,
     query: Vec<(&'static str, String)>,
     /// Bytes of the body that count as held until this call ends.
@@ -59,22 +59,22 @@ impl Call {
     pub(crate) fn new(
         app: &Rc<App>,
         request: Request<Incoming>,
+        upload: Option<Rc<Upload>>,
     ) -> Result<(Self, &'static Handler), Problem> {
         let (head, body) = request.into_parts();
         let routed = Self::route(app, &head);
         let (route, captures, query) = match routed {
             Ok(routed) => routed,
             Err(problem) => {
-                discard(&head.headers, body);
+                discard(&head.headers, body, upload);
                 return Err(problem);
             }
         };
-        let received = (!body.is_end_stream()).then(Rc::default);
         let call = Self {
             app: Rc::clone(app),
             route,
             head,
-            received,
+            upload,
             body: Some(body),
             captures,
             query,
@@ -224,12 +224,7 @@ impl Call {
     /// The body, to be read piece by piece.
     pub(crate) fn reader(&mut self) -> Reader {
         let patience = Duration::from_millis(self.app.limits.body_timeout_ms);
-        Reader::new(self.body.take(), self.received.clone(), patience)
-    }
-
-    /// Where the bytes of the body are counted, if it has one.
-    pub(crate) fn received(&self) -> Option<Rc<Cell<u64>>> {
-        self.received.clone()
+        Reader::new(self.body.take(), self.upload.clone(), patience)
     }
 
     /// The whole body.
@@ -333,7 +328,7 @@ impl Drop for Call {
     fn drop(&mut self) {
         self.app.release(self.held);
         if let Some(body) = self.body.take() {
-            discard(&self.head.headers, body);
+            discard(&self.head.headers, body, self.upload.take());
         }
     }
 }

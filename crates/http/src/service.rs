@@ -2,7 +2,6 @@
 
 use std::{
     any::Any,
-    cell::Cell,
     convert::Infallible,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -12,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use http_body::Body as _;
 use hyper::{
     Method, Request, Response, Uri, Version,
     body::Incoming,
@@ -27,7 +27,7 @@ use crate::{
     problem::Problem,
     request::Call,
     table::{Handler, Later, Route},
-    watch::Watch,
+    watch::{Upload, Watch},
 };
 
 /// The header that names the worker that answered.
@@ -48,22 +48,22 @@ pub(crate) struct Ticket {
     watch: Rc<Watch>,
     began: Instant,
     status: u16,
-    /// Counts the bytes of the request's body, if it has one.
-    received: Option<Rc<Cell<u64>>>,
+    /// The request's body, if it has one.
+    upload: Option<Rc<Upload>>,
     bytes: u64,
     failed: bool,
 }
 
 impl Ticket {
-    fn new(app: &Rc<App>, watch: &Rc<Watch>) -> Self {
-        watch.begin();
+    fn new(app: &Rc<App>, watch: &Rc<Watch>, upload: Option<Rc<Upload>>) -> Self {
+        watch.begin(upload.clone());
         app.host.request_started();
         Self {
             app: Rc::clone(app),
             watch: Rc::clone(watch),
             began: Instant::now(),
             status: 0,
-            received: None,
+            upload,
             bytes: 0,
             failed: false,
         }
@@ -86,7 +86,7 @@ impl Drop for Ticket {
         self.app.host.request_finished(&Finished {
             status: self.status,
             elapsed: self.began.elapsed(),
-            bytes_in: self.received.as_ref().map_or(0, |received| received.get()),
+            bytes_in: self.upload.as_ref().map_or(0, |upload| upload.bytes.get()),
             bytes: self.bytes,
             failed: self.failed || self.status >= 500,
         });
@@ -196,20 +196,20 @@ impl hyper::service::Service<Request<Incoming>> for Service {
     type Future = Reply;
 
     fn call(&self, request: Request<Incoming>) -> Reply {
+        let upload = (!request.body().is_end_stream()).then(Rc::<Upload>::default);
         let mut asked = Asked {
-            ticket: Ticket::new(&self.app, &self.watch),
+            ticket: Ticket::new(&self.app, &self.watch, upload.clone()),
             route: None,
             id: given_id(&request),
             version: request.version(),
             uri: request.uri().clone(),
             method: self.app.access_log.then(|| request.method().clone()),
         };
-        let (call, handler) = match Call::new(&self.app, request) {
+        let (call, handler) = match Call::new(&self.app, request, upload) {
             Ok((call, handler)) => (call, handler),
             Err(problem) => return Reply::Now(Some(asked.finish(Err(problem)))),
         };
         asked.route = Some(call.route);
-        asked.ticket.received = call.received();
         match handler {
             Handler::Now(answer) => {
                 let result = guarded(|| answer(&call)).unwrap_or_else(Err);

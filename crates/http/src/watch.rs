@@ -16,12 +16,19 @@ use crate::limits::HttpLimits;
 
 /// How often connections are looked at: the precision of their timeouts.
 const SWEEP: Duration = Duration::from_millis(500);
+/// A connection that has been idle this long is taken apart: its buffers, which are most of what it costs, go. One that
+/// is used again costs the microsecond that it takes to make them anew.
+const PARK_MS: u64 = 1_000;
+/// A connection that has been idle for less than this is not closed to make room for others.
+const EVICT_MS: u64 = 1_000;
 
 /// What is to become of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Go on.
     Stay,
+    /// Free what it holds between requests.
+    Park,
     /// Close it as soon as no request is under way; an HTTP/2 peer is told so.
     Close,
     /// A request head took too long: say so and close.
@@ -36,6 +43,12 @@ pub(crate) struct Watch {
     clock: Rc<Clock>,
     /// Requests that are being answered.
     in_flight: Cell<u32>,
+    /// The body of the latest request, if it had one.
+    upload: RefCell<Option<Rc<Upload>>>,
+    /// Whether nothing is held for it: it is fresh, or was parked.
+    parked: Cell<bool>,
+    /// Whether it was told to make room since its last request.
+    evicted: Cell<bool>,
     /// When it last ended a request or took bytes of an answer, by the coarse clock.
     idle_since_ms: Cell<u64>,
     /// When the first byte of a request head arrived that is not complete; only where heads come one by one.
@@ -68,7 +81,7 @@ impl Clock {
 impl Watch {
     /// Bytes came in. `heads` tells whether they can only belong to a request head while nothing is in flight.
     pub(crate) fn heard(&self, heads: bool) {
-        if heads && self.in_flight.get() == 0 && self.head_since_ms.get().is_none() {
+        if heads && self.is_between_requests() && self.head_since_ms.get().is_none() {
             self.head_since_ms.set(Some(self.clock.now_ms.get()));
         }
     }
@@ -94,7 +107,9 @@ impl Watch {
     }
 
     /// A request begins to be answered.
-    pub(crate) fn begin(&self) {
+    pub(crate) fn begin(&self, upload: Option<Rc<Upload>>) {
+        self.upload.replace(upload);
+        self.evicted.set(false);
         self.head_since_ms.set(None);
         self.in_flight.set(self.in_flight.get().saturating_add(1));
     }
@@ -103,6 +118,41 @@ impl Watch {
     pub(crate) fn end(&self) {
         self.in_flight.set(self.in_flight.get().saturating_sub(1));
         self.idle_since_ms.set(self.clock.now_ms.get());
+    }
+
+    /// Whether the last request was answered and has been read whole, so that what comes next is a head.
+    fn is_between_requests(&self) -> bool {
+        let read = |upload: &Rc<Upload>| upload.whole.get();
+        self.in_flight.get() == 0 && self.upload.borrow().as_ref().is_none_or(read)
+    }
+
+    /// Whether nothing of a request or an answer is under way in either direction, as far as bytes have been taken from the
+    /// socket. Only of a peer that sends one request after the other.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.multiplexed.get()
+            && self.is_between_requests()
+            && !self.is_in_head()
+            && self.blocked_since_ms.get().is_none()
+    }
+
+    /// Whether every request that has begun was answered, and no other has begun.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.in_flight.get() == 0 && !self.is_in_head()
+    }
+
+    /// Whether a request's head has begun to come in.
+    pub(crate) fn is_in_head(&self) -> bool {
+        self.head_since_ms.get().is_some()
+    }
+
+    /// Whether it is closed to make room for others.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.evicted.get()
+    }
+
+    /// Notes whether anything is held for the connection.
+    pub(crate) fn park(&self, parked: bool) {
+        self.parked.set(parked);
     }
 
     /// Notes whom to wake when the verdict changes.
@@ -119,16 +169,15 @@ impl Watch {
     }
 
     /// Waits until the sweep has decided against the connection.
-    pub(crate) async fn judged(&self) {
+    pub(crate) async fn judged(&self) -> Verdict {
         std::future::poll_fn(|context| {
             self.wake_with(context.waker());
-            if self.take_verdict() == Verdict::Stay {
-                Poll::Pending
-            } else {
-                Poll::Ready(())
+            match self.take_verdict() {
+                Verdict::Stay | Verdict::Park => Poll::Pending,
+                verdict => Poll::Ready(verdict),
             }
         })
-        .await;
+        .await
     }
 
     /// Whether the socket took all it was given.
@@ -144,46 +193,59 @@ impl Watch {
         }
     }
 
-    /// What is due at `now_ms`; `stopping_since_ms` shortens the patience with idle connections.
-    fn judge(&self, limits: &HttpLimits, now_ms: u64, stopping_since_ms: Option<u64>) -> Verdict {
+    /// What is due at `now_ms`; a stop shortens the patience with idle connections.
+    fn judge(&self, limits: &HttpLimits, now_ms: u64, stop: Option<Stopping>) -> Verdict {
         let passed = |since_ms: u64, limit_ms: u64| now_ms.saturating_sub(since_ms) >= limit_ms;
-        let lingered = stopping_since_ms.is_some_and(|since| passed(since, limits.linger_ms));
+        let lingered = stop.filter(|stop| passed(stop.since_ms, stop.linger_ms));
+        let patience = |limit_ms: u64| lingered.map_or(limit_ms, |stop| stop.linger_ms);
         if let Some(since) = self.blocked_since_ms.get() {
             if passed(since, limits.write_timeout_ms) {
                 Verdict::Drop
             } else {
                 Verdict::Stay
             }
-        } else if stopping_since_ms.is_some() && self.multiplexed.get() && !self.told.replace(true)
-        {
+        } else if stop.is_some() && self.multiplexed.get() && !self.told.replace(true) {
             Verdict::Close
         } else if self.in_flight.get() > 0 {
             Verdict::Stay
         } else if let Some(since) = self.head_since_ms.get() {
             // A head that is half there at a stop gets the linger from its own first byte, no more.
-            let limit = if lingered {
-                limits.linger_ms
-            } else {
-                limits.header_timeout_ms
-            };
-            if passed(since, limit) {
+            if passed(since, patience(limits.header_timeout_ms)) {
                 Verdict::HeadTimeout
             } else {
                 Verdict::Stay
             }
-        } else if passed(
-            self.idle_since_ms.get(),
-            if lingered {
-                limits.linger_ms
-            } else {
-                limits.idle_timeout_ms
-            },
-        ) {
+        } else if passed(self.idle_since_ms.get(), patience(limits.idle_timeout_ms)) {
             Verdict::Close
+        } else if !self.parked.get() && self.is_quiet() && passed(self.idle_since_ms.get(), PARK_MS)
+        {
+            Verdict::Park
         } else {
             Verdict::Stay
         }
     }
+
+    /// Since when it has been idle, for one that can be closed to make room.
+    fn idle_since(&self) -> Option<u64> {
+        (!self.evicted.get() && self.is_quiet()).then(|| self.idle_since_ms.get())
+    }
+}
+
+/// What has come of a request's body.
+#[derive(Debug, Default)]
+pub(crate) struct Upload {
+    /// Bytes that were read for the request.
+    pub(crate) bytes: Cell<u64>,
+    /// Whether its end was read.
+    pub(crate) whole: Cell<bool>,
+}
+
+/// A stop under way.
+#[derive(Clone, Copy, Debug)]
+struct Stopping {
+    since_ms: u64,
+    /// How long connections without a request are kept.
+    linger_ms: u64,
 }
 
 /// All connections of a server.
@@ -191,7 +253,8 @@ impl Watch {
 pub(crate) struct Connections {
     clock: Rc<Clock>,
     open: RefCell<Vec<Rc<Watch>>>,
-    stopping_since_ms: Cell<Option<u64>>,
+    stopping: Cell<Option<Stopping>>,
+    stopped: Notify,
     changed: Notify,
 }
 
@@ -221,7 +284,8 @@ impl Connections {
                 now_ms: Cell::new(0),
             }),
             open: RefCell::default(),
-            stopping_since_ms: Cell::new(None),
+            stopping: Cell::new(None),
+            stopped: Notify::new(),
             changed: Notify::new(),
         }
     }
@@ -232,6 +296,9 @@ impl Connections {
         let watch = Rc::new(Watch {
             clock: Rc::clone(&self.clock),
             in_flight: Cell::new(0),
+            upload: RefCell::default(),
+            parked: Cell::new(true),
+            evicted: Cell::new(false),
             idle_since_ms: Cell::new(now_ms),
             head_since_ms: Cell::new(None),
             blocked_since_ms: Cell::new(None),
@@ -268,33 +335,67 @@ impl Connections {
 
     /// Whether the server is stopping.
     pub(crate) fn stopping(&self) -> bool {
-        self.stopping_since_ms.get().is_some()
+        self.stopping.get().is_some()
     }
 
-    /// From now on idle connections are closed after a short linger, and each answer says that its connection closes.
-    pub(crate) fn stop(&self) {
+    /// From now on idle connections are closed after `linger`, and each answer says that its connection closes.
+    pub(crate) fn stop(&self, linger: Duration) {
         if !self.stopping() {
-            self.stopping_since_ms.set(Some(self.clock.tick()));
+            self.stopping.set(Some(Stopping {
+                since_ms: self.clock.tick(),
+                linger_ms: u64::try_from(linger.as_millis()).unwrap_or(u64::MAX),
+            }));
+            self.stopped.notify_waiters();
         }
     }
 
     /// Looks at every connection.
     pub(crate) fn sweep(&self, limits: &HttpLimits) {
         let now_ms = self.clock.tick();
-        let stopping_since_ms = self.stopping_since_ms.get();
+        let stopping = self.stopping.get();
         for watch in self.open.borrow().iter() {
-            let verdict = watch.judge(limits, now_ms, stopping_since_ms);
+            let verdict = watch.judge(limits, now_ms, stopping);
             if verdict != Verdict::Stay {
                 watch.decide(verdict);
             }
         }
     }
 
+    /// Closes connections that have been idle for long, the longest first, to make room for at most `count` others.
+    /// Tells how many.
+    pub(crate) fn evict(&self, count: usize) -> usize {
+        self.evict_at(self.clock.tick(), count)
+    }
+
+    fn evict_at(&self, now_ms: u64, count: usize) -> usize {
+        let open = self.open.borrow();
+        let mut idle: Vec<_> = open
+            .iter()
+            .filter_map(|watch| Some((watch.idle_since()?, watch)))
+            .filter(|(since_ms, _)| now_ms.saturating_sub(*since_ms) >= EVICT_MS)
+            .collect();
+        if idle.len() > count {
+            idle.select_nth_unstable_by_key(count, |(since_ms, _)| *since_ms);
+            idle.truncate(count);
+        }
+        for (_, watch) in &idle {
+            watch.evicted.set(true);
+            watch.decide(Verdict::Close);
+        }
+        idle.len()
+    }
+
     /// Sweeps until dropped, while there are connections.
     pub(crate) async fn keep_sweeping(&self, limits: &HttpLimits) {
         loop {
             self.until(|count| count > 0).await;
-            tokio::time::sleep(SWEEP.min(Duration::from_millis(limits.linger_ms.max(1)))).await;
+            let period = self.stopping.get().map_or(SWEEP, |stop| {
+                SWEEP.min(Duration::from_millis(stop.linger_ms / 2 + 1))
+            });
+            tokio::select! {
+                () = tokio::time::sleep(period) => {}
+                () = self.stopped.notified() => {}
+            }
             self.sweep(limits);
         }
     }
@@ -305,11 +406,7 @@ mod tests {
     use super::*;
 
     fn verdict(connections: &Connections, watch: &Watch, now_ms: u64) -> Verdict {
-        watch.judge(
-            &HttpLimits::default(),
-            now_ms,
-            connections.stopping_since_ms.get(),
-        )
+        watch.judge(&HttpLimits::default(), now_ms, connections.stopping.get())
     }
 
     #[test]
@@ -322,7 +419,7 @@ mod tests {
         watch.heard(true);
         assert_eq!(verdict(&connections, watch, 9_000), Verdict::Stay);
         assert_eq!(verdict(&connections, watch, 11_000), Verdict::HeadTimeout);
-        watch.begin();
+        watch.begin(None);
         assert_eq!(verdict(&connections, watch, 10_000_000), Verdict::Stay);
         watch.blocked();
         assert_eq!(verdict(&connections, watch, 29_000), Verdict::Stay);
@@ -336,9 +433,9 @@ mod tests {
     fn a_stop_waits_for_answers_and_lingers_for_the_rest() {
         let connections = Rc::new(Connections::new());
         let (busy, idle, half) = (connections.list(), connections.list(), connections.list());
-        busy.watch.begin();
+        busy.watch.begin(None);
         half.watch.heard(true);
-        connections.stop();
+        connections.stop(Duration::from_millis(500));
         assert_eq!(verdict(&connections, &idle.watch, 100), Verdict::Stay);
         assert_eq!(verdict(&connections, &idle.watch, 1_000), Verdict::Close);
         assert_eq!(verdict(&connections, &busy.watch, 1_000), Verdict::Stay);
@@ -348,5 +445,47 @@ mod tests {
         );
         drop(idle);
         assert_eq!(connections.count(), 2);
+    }
+
+    #[test]
+    fn what_is_idle_is_parked_once_and_never_with_a_body_under_way() {
+        let connections = Rc::new(Connections::new());
+        let listed = connections.list();
+        let watch = &listed.watch;
+        assert_eq!(verdict(&connections, watch, 5_000), Verdict::Stay);
+        watch.park(false);
+        assert_eq!(verdict(&connections, watch, 5_000), Verdict::Park);
+        let upload = Rc::new(Upload::default());
+        watch.begin(Some(Rc::clone(&upload)));
+        assert_eq!(verdict(&connections, watch, 5_000), Verdict::Stay);
+        watch.end();
+        // Its answer was sent, its body is still coming: that is not a head.
+        watch.heard(true);
+        assert!(!watch.is_quiet());
+        assert_eq!(verdict(&connections, watch, 20_000), Verdict::Stay);
+        upload.whole.set(true);
+        assert!(watch.is_quiet());
+        assert_eq!(verdict(&connections, watch, 20_000), Verdict::Park);
+        watch.heard(true);
+        assert!(!watch.is_quiet());
+    }
+
+    #[test]
+    fn those_that_are_idle_longest_make_room() {
+        use Verdict::{Close, Stay};
+        let connections = Rc::new(Connections::new());
+        let listed: Vec<_> = (0..5).map(|_| connections.list()).collect();
+        assert_eq!(connections.evict(9), 0, "none is idle for long");
+        for (place, listed) in listed.iter().enumerate() {
+            listed.watch.idle_since_ms.set(5_000 - place as u64);
+        }
+        listed[4].watch.begin(None);
+        assert_eq!(connections.evict_at(10_000, 2), 2);
+        let verdicts: Vec<_> = listed
+            .iter()
+            .map(|listed| listed.watch.take_verdict())
+            .collect();
+        assert_eq!(verdicts, [Stay, Stay, Close, Close, Stay]);
+        assert_eq!(connections.evict_at(10_000, 9), 2);
     }
 }

@@ -92,7 +92,6 @@ fn slow_heads_and_bodies_and_idle_connections_run_out_of_time() {
     setup.limits.header_timeout_ms = 200;
     setup.limits.body_timeout_ms = 200;
     setup.limits.idle_timeout_ms = 200;
-    setup.limits.linger_ms = 50;
     let server = Server::with(setup);
     let mut half = server.client();
     half.raw(b"GET /healthz HTTP/1.1\r\nx:").unwrap();
@@ -117,7 +116,6 @@ fn slow_heads_and_bodies_and_idle_connections_run_out_of_time() {
 fn a_client_that_reads_nothing_is_dropped() {
     let mut setup = Setup::default();
     setup.limits.write_timeout_ms = 200;
-    setup.limits.linger_ms = 50;
     let server = Server::with(setup);
     let mut client = server.client();
     client

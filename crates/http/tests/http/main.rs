@@ -12,15 +12,16 @@
 
 mod client;
 mod documents;
-
 mod guards;
 mod hostile;
 mod indexes;
 mod intake;
+mod parking;
 mod protocol;
 mod queries;
 mod records;
 mod server;
+mod shortage;
 mod stopping;
 mod system;
 mod transactions;

@@ -25,6 +25,10 @@ pub struct Setup {
     pub auto_types: bool,
     pub value_bytes: usize,
     pub map_size: u64,
+    /// How long a stop may take, as the server is told; it is held to that on demand.
+    pub drain: Duration,
+    /// Whether what is left is dropped when that time is over.
+    pub hold_to_it: bool,
     /// Where the log goes, with a line for each request.
     pub log: Option<Log>,
 }
@@ -57,6 +61,8 @@ impl Default for Setup {
             auto_types: false,
             value_bytes: 16 * 1024 * 1024,
             map_size: 1 << 30,
+            drain: Duration::from_secs(1),
+            hold_to_it: false,
             log: None,
         }
     }
@@ -207,12 +213,25 @@ impl Server {
                     .enable_all()
                     .build()
                     .unwrap();
+                let began = tokio::sync::Notify::new();
                 let stop = async {
                     let _ = stopped.await;
+                    began.notify_one();
+                    setup.drain
                 };
-                runtime
-                    .block_on(serve(listeners, changes, serving, stop))
-                    .unwrap();
+                let over = async {
+                    began.notified().await;
+                    if !setup.hold_to_it {
+                        std::future::pending::<()>().await;
+                    }
+                    tokio::time::sleep(setup.drain).await;
+                };
+                runtime.block_on(async {
+                    tokio::select! {
+                        served = serve(listeners, changes, serving, stop) => served.unwrap(),
+                        () = over => {}
+                    }
+                });
             }
         });
         let flag = StopFlag::new();

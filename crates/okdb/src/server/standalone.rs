@@ -19,7 +19,7 @@ use okdb_shm::RowState;
 use okdb_store::Store;
 use okdb_sys::{Signal, host::monotonic_ms, signals::Signals};
 use tokio::{
-    sync::{Notify, mpsc},
+    sync::{mpsc, oneshot},
     time::{Instant, Interval, MissedTickBehavior},
 };
 
@@ -112,7 +112,7 @@ async fn serve(
     drop(means.blocked);
 
     let (_nobody, intake) = mpsc::unbounded_channel();
-    let stopping = Notify::new();
+    let (stopping, stop) = oneshot::channel();
     let mut told = Told {
         config: config.clone(),
         signals,
@@ -127,17 +127,19 @@ async fn serve(
         tracing::info!("stopping");
         told.notifier.stopping();
         host.unready.replace(Some("draining"));
-        stopping.notify_one();
         let grace = told.config.shutdown_grace_ms;
         let grace = Duration::from_millis(grace).saturating_sub(LEAVE_EARLY);
+        // The other end is gone only with this very future.
+        let _ = stopping.send(grace);
         let reason = tokio::select! {
             () = tokio::time::sleep(grace) => "the stop took too long; closing what is left",
             _ = told.until_stop() => "told to stop again; closing what is left",
         };
         tracing::warn!("{reason}");
     };
+    let stop = async { stop.await.unwrap_or_default() };
     tokio::select! {
-        result = okdb_http::serve(http, intake, serving, stopping.notified()) => {
+        result = okdb_http::serve(http, intake, serving, stop) => {
             result.map_err(ServerError::system("cannot serve"))?;
         }
         () = control => {}

@@ -169,7 +169,9 @@ async fn serve(
     let mut stopping = leaving.clone();
     let stop = async move {
         // The other end is gone only with this very future.
-        let _ = stopping.wait_for(Option::is_some).await;
+        let told = stopping.wait_for(Option::is_some).await;
+        let deadline = told.ok().and_then(|told| *told);
+        deadline.map_or(Duration::ZERO, |deadline| deadline - Instant::now())
     };
     let result = tokio::select! {
         result = okdb_http::serve(listeners, taken, serving, stop) => result,

@@ -1,0 +1,88 @@
+//! Idle connections give back what they hold, and nobody can tell.
+
+use crate::server::{Server, Setup};
+
+const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n";
+
+/// A server whose patience with half a head outlasts, by a little, the time after which idle connections are parked.
+fn server() -> Server {
+    let mut setup = Setup::default();
+    setup.limits.header_timeout_ms = 1_200;
+    Server::with(setup)
+}
+
+/// Waits until what was idle has been parked: the sweep that ends this wait has seen to it.
+fn wait_until_parked(server: &Server) {
+    let mut half = server.client();
+    half.raw(b"GET /heal").unwrap();
+    assert!(half.rest().starts_with(b"HTTP/1.1 408 "));
+}
+
+#[test]
+fn a_parked_connection_answers_as_ever() {
+    let server = server();
+    let mut clients: Vec<_> = (0..4).map(|_| server.client()).collect();
+    for client in &mut clients {
+        client.get("/healthz").expect(200);
+    }
+    for _ in 0..2 {
+        wait_until_parked(&server);
+        let [whole, pieces, several, leaving] = clients.as_mut_slice() else {
+            panic!("there are four");
+        };
+        whole.get("/healthz").expect(200);
+        for byte in HEALTH.as_bytes() {
+            pieces.raw(&[*byte]).unwrap();
+        }
+        pieces.read().unwrap().expect(200);
+        several.raw(HEALTH.repeat(3).as_bytes()).unwrap();
+        for _ in 0..3 {
+            several.read().unwrap().expect(200);
+        }
+        leaving.close();
+    }
+    // What looks like HTTP/2 begins with the connection, and nowhere else.
+    let mut client = clients.remove(0);
+    wait_until_parked(&server);
+    client
+        .raw(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .unwrap();
+    let rest = client.rest();
+    assert!(
+        rest.is_empty() || rest.starts_with(b"HTTP/1.1 4"),
+        "{}",
+        String::from_utf8_lossy(&rest)
+    );
+}
+
+#[test]
+fn a_head_that_came_with_the_request_before_it_is_not_lost() {
+    let server = server();
+    let mut client = server.client();
+    let (begin, rest) = HEALTH.split_at(9);
+    client.raw(format!("{HEALTH}{begin}").as_bytes()).unwrap();
+    client.read().unwrap().expect(200);
+    wait_until_parked(&server);
+    client.raw(rest.as_bytes()).unwrap();
+    client.read().unwrap().expect(200);
+}
+
+#[test]
+fn a_body_that_is_not_wanted_is_never_taken_for_a_request() {
+    let server = server();
+    let mut client = server.client();
+    // Refused at once; the rest of the body follows when the connection has been idle for long.
+    let length = 3 * HEALTH.len() + 10;
+    client
+        .raw(
+            format!("PUT /nowhere HTTP/1.1\r\nhost: t\r\ncontent-length: {length}\r\n\r\n{HEALTH}")
+                .as_bytes(),
+        )
+        .unwrap();
+    client.read().unwrap().expect(404);
+    wait_until_parked(&server);
+    // The server may have given up on it.
+    let _ = client.raw(HEALTH.repeat(2).as_bytes());
+    let rest = client.rest();
+    assert_eq!(String::from_utf8_lossy(&rest), "");
+}
