@@ -108,7 +108,7 @@ fn a_running_server_is_well_wherever_it_listens_and_is_not_disturbed() {
                 &format!("{workers} of {workers} ready"),
             );
             says(&report, "lock recovery", "ok", "went on");
-            says(&report, "reader table", "ok", "has room");
+            says(&report, "reader table", "ok", "in use at a time");
             let supervised = if workers == "1" {
                 "0 supervised"
             } else {

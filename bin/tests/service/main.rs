@@ -6,5 +6,6 @@
 mod doctor;
 mod logs;
 mod manager;
+mod metrics;
 mod server;
 mod status;

@@ -19,6 +19,11 @@ const SKEW_MAX_MS: u64 = 60_000;
 /// A wall clock before this moment was never set: 2025-01-01, in seconds since 1970.
 const WALL_MIN_S: u64 = 1_735_689_600;
 
+/// Places in an environment's reader table, of 1,024, that leave room for what else may come.
+const READERS_HIGH: u64 = 800;
+
+const READERS: &str = "reader table";
+
 pub(super) fn check(report: &mut Report, root: &Path, server: Option<u32>) {
     if !root.join("format").exists() {
         if !root.exists() {
@@ -148,12 +153,11 @@ fn judge_clock(report: &mut Report, wall_ms: u64, hlc_ms: u64) {
 
 fn environments(report: &mut Report, store: &Store) {
     const NAME: &str = "environment";
-    const READERS: &str = "reader table";
     let names = match store.env_names() {
         Ok(names) => names,
         Err(error) => return report.told(NAME, Verdict::Bad, error.to_string()),
     };
-    let mut full = false;
+    let (mut full, mut readers) = (false, 0);
     for name in names {
         let env = match store.env(&name) {
             Ok(env) => env,
@@ -183,19 +187,33 @@ fn environments(report: &mut Report, store: &Store) {
                 ),
                 "run okdb verify",
             ),
-            Ok(info) => report.good(
-                NAME,
-                format!("{name}: clock {}, {}", info.clock, info.durability),
-            ),
+            Ok(info) => {
+                readers = readers.max(info.readers);
+                report.good(
+                    NAME,
+                    format!("{name}: clock {}, {}", info.clock, info.durability),
+                );
+            }
             Err(error) => report.told(NAME, Verdict::Bad, format!("{name}: {error}")),
         }
     }
     if !full {
-        let stale = store.segment().stale_readers();
-        report.good(
+        judge_readers(report, readers, store.segment().stale_readers());
+    }
+}
+
+fn judge_readers(report: &mut Report, readers: u64, stale: u64) {
+    let told = format!(
+        "{readers} places have been in use at a time, {stale} of dead processes were cleared"
+    );
+    if readers > READERS_HIGH {
+        report.odd(
             READERS,
-            format!("has room; {stale} places of dead processes were cleared so far"),
+            told,
+            "look for a process with very many threads that read: okdb status names all",
         );
+    } else {
+        report.good(READERS, told);
     }
 }
 
@@ -245,5 +263,16 @@ mod tests {
         assert_eq!(verdict(now, now + SKEW_MAX_MS), Some(Verdict::Good));
         assert_eq!(verdict(now, now + SKEW_MAX_MS + 1), Some(Verdict::Odd));
         assert_eq!(verdict(0, 0), Some(Verdict::Bad));
+    }
+
+    #[test]
+    fn many_readers_are_told_before_there_are_too_many() {
+        let verdict = |readers| {
+            let mut report = Report::default();
+            judge_readers(&mut report, readers, 3);
+            report.0.first().map(|check| check.verdict)
+        };
+        assert_eq!(verdict(READERS_HIGH), Some(Verdict::Good));
+        assert_eq!(verdict(READERS_HIGH + 1), Some(Verdict::Odd));
     }
 }
