@@ -183,6 +183,19 @@ fn a_slot_that_was_given_up_is_an_error_until_a_reload() {
 }
 
 #[test]
+fn a_slot_that_was_scaled_away_is_no_trouble() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut server, _) = serving(&folder, "2");
+    server.signal(Signal::Ttou);
+    until("it is told", || {
+        let report = doctor(&folder);
+        let slots = found(&report, "slots");
+        slots == [("ok", "1 of 1 ready, 1 scaled away")]
+    });
+    server.stop();
+}
+
+#[test]
 fn a_root_of_a_later_version_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     serving(&folder, "1").0.stop();

@@ -38,6 +38,23 @@ fn a_reader_that_stops_reading_holds_nobody_up() {
 }
 
 #[test]
+fn a_primary_that_is_stopped_and_reads_no_workers_lines_holds_no_worker_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = okdb(&folder);
+    command.args(["--workers", "2", "--listen", "127.0.0.1:0", "--access-log"]);
+    let (mut server, mut log) = Server::piped(&mut command);
+    let (_, address) = ready(&mut log);
+    server.signal(Signal::Stop);
+    until("the primary is stopped", || server.state() == Some('T'));
+    for number in 0..REQUESTS {
+        assert_eq!(get(address, &long_path(number)), "404");
+    }
+    server.signal(Signal::Cont);
+    drop(log);
+    server.stop();
+}
+
+#[test]
 fn a_reader_that_goes_away_holds_nobody_up() {
     for workers in ["1", "2"] {
         let folder = tempfile::tempdir().unwrap();

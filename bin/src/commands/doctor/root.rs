@@ -227,12 +227,17 @@ fn served(report: &mut Report, store: &Store, server: u32) {
         report.told("slots", Verdict::Bad, trouble);
     }
     if view.troubles().is_empty() {
-        let ready = view
-            .slots
-            .iter()
-            .filter(|slot| slot.state == "ready")
-            .count();
-        report.good("slots", format!("{ready} of {} ready", view.slots.len()));
+        let in_state = |state: &str| view.slots.iter().filter(|slot| slot.state == state).count();
+        let away = in_state("decommissioned");
+        let wanted = view.slots.len() - away;
+        let away = match away {
+            0 => String::new(),
+            away => format!(", {away} scaled away"),
+        };
+        report.good(
+            "slots",
+            format!("{} of {wanted} ready{away}", in_state("ready")),
+        );
     }
 }
 
