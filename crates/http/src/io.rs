@@ -255,19 +255,24 @@ impl AsyncRead for Io {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if !this.before.is_empty() {
-            let taken = this
-                .before
-                .split_to(this.before.len().min(buffer.remaining()));
-            buffer.put_slice(&taken);
-            return Poll::Ready(Ok(()));
+        let given_back = !this.before.is_empty();
+        if given_back {
+            let taken = this.before.len().min(buffer.remaining());
+            buffer.put_slice(&this.before.split_to(taken));
+            if buffer.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            // And what follows it at once, for hyper makes room anew whenever it gets less than it has room for.
         }
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut this.socket).poll_read(context, buffer))?;
+        match Pin::new(&mut this.socket).poll_read(context, buffer) {
+            Poll::Pending if given_back => return Poll::Ready(Ok(())),
+            polled => ready!(polled)?,
+        }
         if buffer.filled().len() > before {
             this.watch.heard(this.protocol == Some(Protocol::Http1));
-        } else if buffer.remaining() > 0 {
-            this.ended = true;
+        } else {
+            this.ended = buffer.remaining() > 0;
         }
         Poll::Ready(Ok(()))
     }

@@ -26,6 +26,8 @@ use crate::{
 
 /// The part of a drain's time for which connections without a request are kept, in case one is about to come.
 const LINGER_PART: u32 = 10;
+/// And at most this long: the next worker to be replaced waits for it.
+const LINGER_MAX: Duration = Duration::from_secs(1);
 
 /// A listening socket, bound and listening already.
 #[derive(Debug)]
@@ -55,9 +57,9 @@ pub enum Intake {
 
 /// Serves until `stop` is ready and every connection has ended. `intake` tells of listeners that come and go.
 ///
-/// `stop` is ready with the time that is left to end in. Connections that are idle then are kept for a tenth of it: the
-/// request that comes meanwhile is answered, and the answer says that the connection closes. One that stays idle is closed
-/// at a moment when nothing has arrived on it.
+/// `stop` is ready with the time that is left to end in. Connections that are idle then are kept for a tenth of it, at
+/// most a second: the request that comes meanwhile is answered, and the answer says that the connection closes. One that
+/// stays idle is closed at a moment when nothing has arrived on it.
 ///
 /// To be awaited on a current-thread runtime with I/O and time; it brings what it needs to run tasks that stay on the
 /// thread. A caller that wants a deadline for the drain drops the future, which drops what is still open.
@@ -100,7 +102,7 @@ async fn run(
                 }
             }
         };
-        app.connections.stop(left / LINGER_PART);
+        app.connections.stop(LINGER_MAX.min(left / LINGER_PART));
         let doors: Vec<Door> = std::iter::once(own).chain(adopted.into_values()).collect();
         for door in &doors {
             door.tell(Closing::Drain);
