@@ -78,6 +78,7 @@ fn program(matches: &ArgMatches, activated: bool) -> Program {
         reopen_logs: logging::reopen,
         worker_output: logging::worker_output,
         ready: Arc::new(|ready| logging::announce(ready.line)),
+        ..Program::default()
     }
 }
 

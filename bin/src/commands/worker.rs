@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let Some((worker, log)) = parse(arguments) else {
+    let Some((worker, log)) = WorkerArguments::parse(arguments) else {
         complain("okdb: a worker is started by its primary, not by hand");
         return okdb_cluster::exit::ExitCode::Usage.into();
     };
@@ -38,16 +38,6 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
             error.exit_code().into()
         }
     }
-}
-
-fn parse(arguments: &[String]) -> Option<(WorkerArguments, &[String])> {
-    let (numbers, log) = arguments.split_first_chunk::<3>()?;
-    let worker = WorkerArguments {
-        slot: numbers[0].parse().ok()?,
-        listeners: numbers[1].parse().ok()?,
-        parent: numbers[2].parse().ok()?,
-    };
-    Some((worker, log))
 }
 
 /// `okdb __gate …`

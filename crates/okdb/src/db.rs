@@ -1,10 +1,6 @@
 //! An opened root, for a program of one's own.
 
-use std::{
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-    thread::JoinHandle,
-};
+use std::{path::Path, sync::Arc, thread::JoinHandle};
 
 use okdb_store::{
     Commit, Durability, Env, Error, Limits, OpenError, Options, Role, StopFlag, Store, Write,
@@ -88,9 +84,11 @@ impl Builder {
         Ok(Db(Arc::new(DbInner {
             store,
             telemetry,
-            _presence: presence,
-            stop,
-            chores: Mutex::new(chores),
+            own: Some(Own {
+                _presence: presence,
+                stop,
+                chores,
+            }),
         })))
     }
 }
@@ -111,13 +109,28 @@ pub struct Db(Arc<DbInner>);
 struct DbInner {
     store: Store,
     telemetry: Arc<Telemetry>,
+    /// `None` where a server in this process has opened the root, and closes it.
+    own: Option<Own>,
+}
+
+/// What ends with a root that a `Db` has opened itself.
+struct Own {
     /// Held for its end: rows and the bus port are given back when the root is closed.
     _presence: Presence,
     stop: StopFlag,
-    chores: Mutex<Option<JoinHandle<()>>>,
+    chores: Option<JoinHandle<()>>,
 }
 
 impl Db {
+    /// The root of a server in this process.
+    pub(crate) fn of_server(store: Store, telemetry: Arc<Telemetry>) -> Self {
+        Self(Arc::new(DbInner {
+            store,
+            telemetry,
+            own: None,
+        }))
+    }
+
     /// Opens a root with the usual options, making it if there is none.
     ///
     /// # Errors
@@ -196,14 +209,12 @@ impl Db {
 
 impl Drop for DbInner {
     fn drop(&mut self) {
-        self.stop.stop();
+        let Some(own) = self.own.take() else {
+            return;
+        };
+        own.stop.stop();
         self.store.wake_chores();
-        let chores = self
-            .chores
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(chores) = chores
+        if let Some(chores) = own.chores
             && chores.join().is_err()
         {
             tracing::error!("the background thread ended with a panic");

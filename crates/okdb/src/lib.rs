@@ -26,15 +26,19 @@
 //!
 //! - [`Db`], [`Builder`]: an opened root; [`Records`]: one type in it; [`Commits`]: hearing of local commits.
 //! - [`store`] and [`query`]: the layers below, for everything that the short forms do not cover.
-//! - [`server`]: running the primary, its workers, or a standalone server.
+//! - [`Server`]: serving a root over HTTP, by this process alone or by a cluster of copies of it.
+//! - [`server`]: how the `okdb` command does it.
 
 mod db;
+mod embedded;
 mod process;
 mod records;
 pub mod server;
 
 pub use db::{Builder, Commits, Db};
+pub use embedded::{Server, ServerBuilder, ServerHandle, serve_if_worker};
 pub use okdb_query as query;
 pub use okdb_store as store;
 pub use okdb_store::{Commit, Durability, Env, Error, Item, OpenError, Page};
 pub use records::{Document, Records};
+pub use server::ServerError;

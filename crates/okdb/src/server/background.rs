@@ -1,16 +1,20 @@
 //! The work of a primary that is not supervision, on threads of its own, and how it is halted for an upgrade.
 
 use std::{
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
+use okdb_bus::Bus;
 use okdb_store::{StopFlag, Store};
+use tokio::sync::oneshot;
 
-use super::ServerError;
-use crate::db::start_chores;
+use super::{ServerError, worker::runtime};
+use crate::{db::start_chores, process::Presence};
 
+/// How often the next poke is let through, should one have been lost.
+const BUS_REARM: Duration = Duration::from_secs(60);
 /// How often a halt looks whether a thread has ended.
 const HALT_STEP: Duration = Duration::from_millis(2);
 
@@ -83,6 +87,72 @@ impl Drop for Chores {
     fn drop(&mut self) {
         self.tell_to_stop();
         self.join();
+    }
+}
+
+/// A thread that wakes the chores when the bus says that something changed somewhere.
+pub(crate) struct BusFollower {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl BusFollower {
+    /// Follows the bus; without one there is nothing to follow.
+    pub(crate) fn start(store: &Store, presence: &Presence) -> Result<Self, ServerError> {
+        let (stop, stopped) = oneshot::channel();
+        let follow = |bus: Arc<Bus>| {
+            let store = store.clone();
+            std::thread::Builder::new()
+                .name("bus".into())
+                .spawn(move || follow(&store, &bus, stopped))
+        };
+        let thread = presence.bus.as_ref().map(Arc::clone).map(follow);
+        let thread = thread
+            .transpose()
+            .map_err(ServerError::system("cannot start the bus thread"))?;
+        Ok(Self {
+            stop: Some(stop),
+            thread,
+        })
+    }
+}
+
+impl Drop for BusFollower {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the bus thread ended with a panic");
+        }
+    }
+}
+
+/// Until the other end of `stopped` is gone.
+fn follow(store: &Store, bus: &Arc<Bus>, stopped: oneshot::Receiver<()>) {
+    let listen = async {
+        let listener = bus.listen()?;
+        let mut rearm = tokio::time::interval(BUS_REARM);
+        loop {
+            tokio::select! {
+                poke = listener.next() => {
+                    poke?;
+                    store.wake_chores();
+                }
+                _ = rearm.tick() => bus.rearm(),
+            }
+        }
+    };
+    let followed = runtime().and_then(|runtime| {
+        runtime.block_on(async {
+            tokio::select! {
+                failed = listen => failed,
+                _ = stopped => Ok(()),
+            }
+        })
+    });
+    if let Err(error) = followed {
+        tracing::error!(%error, "the bus failed; changes are noticed on ticks only");
     }
 }
 

@@ -70,6 +70,8 @@ pub struct Program {
     pub worker_output: fn() -> io::Result<Output>,
     /// Hears that every worker serves, once, at that very moment.
     pub ready: Arc<dyn Fn(&Ready<'_>) + Send + Sync>,
+    /// Hears what has become of the cluster.
+    pub changed: Arc<dyn Fn(&ClusterSnapshot) + Send + Sync>,
 }
 
 /// What there is to say when a server is ready.
@@ -77,8 +79,8 @@ pub struct Program {
 pub struct Ready<'r> {
     /// The line for people.
     pub line: &'r str,
-    /// Where it listens, as a client would type it.
-    pub urls: &'r [String],
+    /// What has come up.
+    pub snapshot: &'r ClusterSnapshot,
 }
 
 impl Default for Program {
@@ -89,6 +91,7 @@ impl Default for Program {
             reopen_logs: || {},
             worker_output: okdb_cluster::driver::standard_error,
             ready: Arc::new(|_| {}),
+            changed: Arc::new(|_| {}),
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod worker;
 
 use std::{num::NonZeroU16, os::fd::OwnedFd, sync::Arc};
 
+pub(crate) use arrivals::Arrivals;
 pub use config::{Program, Ready, ServerConfig, WorkerConfig};
 pub use gate::{GATE_COMMAND, answer_gate, prove};
 use okdb_cluster::{
@@ -34,6 +35,7 @@ pub use worker::WORKER_COMMAND;
 
 use background::Chores;
 use primary::Beginning;
+use status::ClusterSnapshot;
 
 use crate::process::Telemetry;
 
@@ -50,6 +52,9 @@ pub enum ServerError {
     /// The configuration makes no sense together.
     #[error("{0}")]
     Config(String),
+    /// It came to an end that nobody asked for, or before it was ready.
+    #[error("the server has ended: {}", .0.meaning())]
+    Ended(ExitCode),
     /// Anything that the system refused.
     #[error("{what}: {source}")]
     System {
@@ -75,6 +80,7 @@ impl ServerError {
             )
             | Self::Listen(_)
             | Self::Config(_) => ExitCode::Usage,
+            Self::Ended(code) => *code,
             Self::Open(_) | Self::System { .. } => ExitCode::RuntimeFailure,
         }
     }
@@ -119,36 +125,55 @@ impl Default for Birth {
 /// # Errors
 /// [`ServerError`] when the server could not come up.
 pub fn run(config: &ServerConfig, birth: Birth) -> Result<ExitCode, ServerError> {
+    let lock = birth.takeover.as_ref().map(|taken| Arc::clone(&taken.lock));
+    let (store, telemetry) = open(config, lock)?;
+    serve(config, &store, &telemetry, birth)
+}
+
+/// Opens the root as its server.
+pub(crate) fn open(
+    config: &ServerConfig,
+    lock: Option<Arc<OwnedFd>>,
+) -> Result<(Store, Arc<Telemetry>), ServerError> {
     config.check()?;
     let telemetry = Telemetry::new();
-    let forced_single = config.force_private_segment;
     let options = Options {
         role: Role::Server,
         durability: config.durability,
         map_size: config.map_size,
         segment_in_root: config.segment_in_root,
-        private_segment: forced_single,
+        private_segment: config.force_private_segment,
         auto_types: config.auto_types,
         limits: config.store_limits(),
         hooks: telemetry.clone(),
-        server_lock: birth.takeover.as_ref().map(|taken| Arc::clone(&taken.lock)),
+        server_lock: lock,
         ..Options::default()
     };
-    let store = Store::open(&config.root, options)?;
+    Ok((Store::open(&config.root, options)?, telemetry))
+}
+
+/// Serves an opened root until it is told to stop; the store refuses writes from then on. Workers end when the calling
+/// thread does.
+pub(crate) fn serve(
+    config: &ServerConfig,
+    store: &Store,
+    telemetry: &Arc<Telemetry>,
+    birth: Birth,
+) -> Result<ExitCode, ServerError> {
     let served = match birth.takeover {
         Some(takeover) => {
-            forget_predecessor(&store)?;
+            forget_predecessor(store)?;
             let means = Means {
                 signals: birth.signals,
                 blocked: birth.blocked,
                 orders: birth.orders,
                 notifier: birth.notifier,
-                chores: Chores::start(&store)?,
+                chores: Chores::start(store)?,
             };
             let beginning = Beginning::Resume(takeover.state);
-            primary::run(config, &store, &telemetry, beginning, means)
+            primary::run(config, store, telemetry, beginning, means)
         }
-        None => start(config, &store, &telemetry, birth),
+        None => start(config, store, telemetry, birth),
     };
     store.close();
     served
@@ -215,36 +240,9 @@ fn single_instead(asked: NonZeroU16, reason: &str) {
 }
 
 /// The one line that says: from now on every worker serves.
-fn announce(config: &ServerConfig, urls: &[String], details: &str) {
+fn announce(config: &ServerConfig, snapshot: &ClusterSnapshot, details: &str) {
     (config.program.ready)(&Ready {
-        line: &format!("okdb ready on {} {details}", urls.join(" ")),
-        urls,
+        line: &format!("okdb ready on {} {details}", snapshot.listen.join(" ")),
+        snapshot,
     });
 }
-
-/// Wakes the background work when the bus says that something changed somewhere. Ends with the process.
-fn follow_bus(store: &Store, presence: &crate::process::Presence) -> Result<(), ServerError> {
-    let Some(bus) = presence.bus.as_ref().map(Arc::clone) else {
-        return Ok(());
-    };
-    let store = store.clone();
-    std::thread::Builder::new()
-        .name("bus".into())
-        .spawn(move || {
-            loop {
-                match bus.wait(BUS_WAIT) {
-                    Ok(Some(_)) => store.wake_chores(),
-                    Ok(None) => bus.rearm(),
-                    Err(error) => {
-                        tracing::error!(%error, "the bus failed; changes are noticed on ticks only");
-                        return;
-                    }
-                }
-            }
-        })
-        .map_err(ServerError::system("cannot start the bus thread"))?;
-    Ok(())
-}
-
-/// How long the bus thread sleeps when nobody pokes.
-const BUS_WAIT: std::time::Duration = std::time::Duration::from_secs(60);

@@ -25,8 +25,7 @@ use okdb_sys::{host::monotonic_ms, reap::Exit, signals::unblock_all, spawn::Chil
 
 use super::{
     Means, ServerConfig, ServerError, WORKER_COMMAND, announce,
-    background::{Chores, Mender},
-    follow_bus,
+    background::{BusFollower, Chores, Mender},
     lock_watch::LockWatch,
     status::{ClusterSnapshot, unix_ms},
     upgrade::Successor,
@@ -53,7 +52,7 @@ pub(crate) fn run(
 ) -> Result<ExitCode, ServerError> {
     let started_ms = monotonic_ms();
     let presence = telemetry.join(store, okdb_shm::Role::Primary, None);
-    follow_bus(store, &presence)?;
+    let _bus = BusFollower::start(store, &presence)?;
     let resumed = matches!(beginning, Beginning::Resume(_));
     let options = config.supervision();
     let driver = match beginning {
@@ -170,6 +169,7 @@ impl Observer for Supervisor {
 
     fn snapshot(&mut self, slots: &[SlotStatus]) -> String {
         self.snapshot.slots = slots.to_vec();
+        (self.config.program.changed)(&self.snapshot);
         serde_json::to_string(&self.snapshot).unwrap_or_default()
     }
 
@@ -190,7 +190,7 @@ impl Observer for Supervisor {
     fn on_ready(&mut self) {
         announce(
             &self.config,
-            &self.snapshot.listen,
+            &self.snapshot,
             &format!(
                 "({} workers, root {})",
                 self.config.workers,

@@ -26,8 +26,7 @@ use tokio::{
 use super::{
     Means, ServerConfig, ServerError, announce,
     arrivals::Arrivals,
-    background::Chores,
-    follow_bus,
+    background::{BusFollower, Chores},
     host::ProcessHost,
     status::{ClusterSnapshot, unix_ms},
     worker::{listeners as http_listeners, runtime},
@@ -61,7 +60,7 @@ async fn serve(
 ) -> Result<ExitCode, ServerError> {
     let started_ms = monotonic_ms();
     let presence = telemetry.join(store, okdb_shm::Role::Standalone, Some(0));
-    follow_bus(store, &presence)?;
+    let _bus = BusFollower::start(store, &presence)?;
     let signals = means
         .signals
         .map(Arrivals::new)
@@ -105,7 +104,7 @@ async fn serve(
     }
     announce(
         config,
-        &urls,
+        &host.snapshot.borrow(),
         &format!("(single process, root {})", store.root().display()),
     );
     means.notifier.ready(READY_STATUS);

@@ -55,6 +55,20 @@ pub struct WorkerArguments {
     pub parent: u32,
 }
 
+impl WorkerArguments {
+    /// Reads what follows [`WORKER_COMMAND`], and tells what follows that.
+    #[must_use]
+    pub fn parse(arguments: &[String]) -> Option<(Self, &[String])> {
+        let ([slot, listeners, parent], rest) = arguments.split_first_chunk()?;
+        let arguments = Self {
+            slot: slot.parse().ok()?,
+            listeners: listeners.parse().ok()?,
+            parent: parent.parse().ok()?,
+        };
+        Some((arguments, rest))
+    }
+}
+
 /// Runs a worker until its primary tells it to drain, or is gone. `signals` was installed before anything else was done.
 ///
 /// # Errors
