@@ -6,6 +6,7 @@
 //!
 //! - [`binary`] finds the command that was built beside the test.
 //! - [`server`] starts it, reads its log, stops it, kills it.
+//! - [`clock`] is a wall clock that can be stepped.
 //! - [`command`] runs its short-lived subcommands.
 //! - [`http`] is a small blocking HTTP/1.1 client; [`load`] runs many of them, and counts.
 //! - [`process`] reads `/proc` and sends signals.
@@ -24,6 +25,7 @@
 )]
 
 pub mod binary;
+pub mod clock;
 pub mod command;
 pub mod data;
 pub mod http;

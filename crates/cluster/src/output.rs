@@ -136,6 +136,7 @@ impl Copier {
                 let piece = match piece {
                     Piece::Bytes(piece) => piece,
                     Piece::Mark(written) => {
+                        let _ = sink.flush();
                         drop(written);
                         continue;
                     }

@@ -1,6 +1,7 @@
 //! What an operator does to a running cluster, and what must not be noticed of it.
 
 mod chaos;
+mod clock;
 mod hostile;
 mod reload;
 mod scale;

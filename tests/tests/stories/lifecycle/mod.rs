@@ -3,6 +3,7 @@
 mod cleanliness;
 mod crash_loop;
 mod namespaces;
+mod pid_reuse;
 mod primary_death;
 mod ready;
 mod refusals;
