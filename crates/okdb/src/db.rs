@@ -1,14 +1,13 @@
 //! An opened root, for a program of one's own.
 
-use std::{path::Path, sync::Arc, thread::JoinHandle};
+use std::{path::Path, sync::Arc};
 
-use okdb_store::{
-    Commit, Durability, Env, Error, Limits, OpenError, Options, Role, StopFlag, Store, Write,
-};
+use okdb_store::{Commit, Durability, Env, Error, Limits, OpenError, Options, Role, Store, Write};
 use tokio::sync::broadcast;
 
 use crate::{
     Records,
+    chores::Chores,
     process::{Presence, Telemetry},
 };
 
@@ -76,30 +75,20 @@ impl Builder {
         };
         let store = Store::open(root.as_ref(), options)?;
         let presence = telemetry.join(&store, okdb_shm::Role::Library, None);
-        let stop = StopFlag::new();
         let chores = self
             .background
-            .then(|| start_chores(&store, &stop))
-            .transpose()?;
+            .then(|| Chores::start(&store))
+            .transpose()
+            .map_err(|error| OpenError::Store(Error::Io(error)))?;
         Ok(Db(Arc::new(DbInner {
             store,
             telemetry,
             own: Some(Own {
                 _presence: presence,
-                stop,
                 chores,
             }),
         })))
     }
-}
-
-/// Starts the thread that does background work, by the name that tools show.
-pub(crate) fn start_chores(store: &Store, stop: &StopFlag) -> Result<JoinHandle<()>, OpenError> {
-    let (store, stop) = (store.clone(), stop.clone());
-    std::thread::Builder::new()
-        .name("chores".into())
-        .spawn(move || store.run_chores(&stop))
-        .map_err(|error| OpenError::Store(Error::Io(error)))
 }
 
 /// An opened root. Clones share it; dropping the last one finishes what is queued and closes it.
@@ -117,8 +106,7 @@ struct DbInner {
 struct Own {
     /// Held for its end: rows and the bus port are given back when the root is closed.
     _presence: Presence,
-    stop: StopFlag,
-    chores: Option<JoinHandle<()>>,
+    chores: Option<Chores>,
 }
 
 impl Db {
@@ -212,13 +200,7 @@ impl Drop for DbInner {
         let Some(own) = self.own.take() else {
             return;
         };
-        own.stop.stop();
-        self.store.wake_chores();
-        if let Some(chores) = own.chores
-            && chores.join().is_err()
-        {
-            tracing::error!("the background thread ended with a panic");
-        }
+        drop(own.chores);
         self.store.close();
     }
 }

@@ -29,11 +29,13 @@
 //! - [`Server`]: serving a root over HTTP, by this process alone or by a cluster of copies of it.
 //! - [`server`]: how the `okdb` command does it.
 
+mod chores;
 mod db;
 mod embedded;
 mod process;
 mod records;
 pub mod server;
+mod thread;
 
 pub use db::{Builder, Commits, Db};
 pub use embedded::{Server, ServerBuilder, ServerHandle, serve_if_worker};

@@ -2,98 +2,22 @@
 
 use std::{
     sync::{Arc, mpsc},
-    thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use okdb_bus::Bus;
-use okdb_store::{StopFlag, Store};
+use okdb_store::Store;
 use tokio::sync::oneshot;
 
 use super::{ServerError, worker::runtime};
-use crate::{db::start_chores, process::Presence};
+use crate::{process::Presence, thread::Thread};
 
 /// How often the next poke is let through, should one have been lost.
 const BUS_REARM: Duration = Duration::from_secs(60);
-/// How often a halt looks whether a thread has ended.
-const HALT_STEP: Duration = Duration::from_millis(2);
-
-/// A thread that ends when it is told to.
-trait Ending {
-    /// Whether it has ended within the time.
-    fn ends_within(&self, time: Duration) -> bool;
-}
-
-impl Ending for JoinHandle<()> {
-    fn ends_within(&self, time: Duration) -> bool {
-        let deadline = Instant::now() + time;
-        while !self.is_finished() {
-            if Instant::now() >= deadline {
-                return false;
-            }
-            std::thread::sleep(HALT_STEP);
-        }
-        true
-    }
-}
-
-/// The chores of the root: index builds, superseded log entries, and the like.
-pub(crate) struct Chores {
-    store: Store,
-    stop: StopFlag,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Chores {
-    pub(crate) fn start(store: &Store) -> Result<Self, ServerError> {
-        let stop = StopFlag::new();
-        Ok(Self {
-            store: store.clone(),
-            thread: Some(start_chores(store, &stop)?),
-            stop,
-        })
-    }
-
-    fn tell_to_stop(&self) {
-        self.stop.stop();
-        self.store.wake_chores();
-    }
-
-    /// Tells it to stop, and whether it has done so within `time`.
-    pub(crate) fn halt(&mut self, time: Duration) -> bool {
-        self.tell_to_stop();
-        self.thread
-            .as_ref()
-            .is_none_or(|thread| thread.ends_within(time))
-    }
-
-    /// Goes on after a halt.
-    pub(crate) fn go_on(&mut self) -> Result<(), ServerError> {
-        self.join();
-        *self = Self::start(&self.store)?;
-        Ok(())
-    }
-
-    fn join(&mut self) {
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the background thread ended with a panic");
-        }
-    }
-}
-
-impl Drop for Chores {
-    fn drop(&mut self) {
-        self.tell_to_stop();
-        self.join();
-    }
-}
-
 /// A thread that wakes the chores when the bus says that something changed somewhere.
 pub(crate) struct BusFollower {
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Option<Thread>,
 }
 
 impl BusFollower {
@@ -102,9 +26,7 @@ impl BusFollower {
         let (stop, stopped) = oneshot::channel();
         let follow = |bus: Arc<Bus>| {
             let store = store.clone();
-            std::thread::Builder::new()
-                .name("bus".into())
-                .spawn(move || follow(&store, &bus, stopped))
+            Thread::start("bus", move || follow(&store, &bus, stopped))
         };
         let thread = presence.bus.as_ref().map(Arc::clone).map(follow);
         let thread = thread
@@ -112,7 +34,7 @@ impl BusFollower {
             .map_err(ServerError::system("cannot start the bus thread"))?;
         Ok(Self {
             stop: Some(stop),
-            thread,
+            _thread: thread,
         })
     }
 }
@@ -120,11 +42,6 @@ impl BusFollower {
 impl Drop for BusFollower {
     fn drop(&mut self) {
         self.stop = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the bus thread ended with a panic");
-        }
     }
 }
 
@@ -161,28 +78,18 @@ fn follow(store: &Store, bus: &Arc<Bus>, stopped: oneshot::Receiver<()>) {
 pub(crate) struct Mender {
     store: Store,
     work: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 impl Mender {
     pub(crate) fn start(store: &Store) -> Result<Self, ServerError> {
-        let (work, deaths) = mpsc::channel();
-        let mended = store.clone();
-        let thread = std::thread::Builder::new()
-            .name("mender".into())
-            .spawn(move || {
-                while deaths.recv().is_ok() {
-                    // Deaths that came in meanwhile are mended by the same pass.
-                    while deaths.try_recv().is_ok() {}
-                    mend(&mended);
-                }
-            })
-            .map_err(ServerError::system("cannot start the mending thread"))?;
-        Ok(Self {
+        let mut mender = Self {
             store: store.clone(),
-            work: Some(work),
-            thread: Some(thread),
-        })
+            work: None,
+            thread: None,
+        };
+        mender.go_on()?;
+        Ok(mender)
     }
 
     pub(crate) fn mend(&self) {
@@ -200,26 +107,29 @@ impl Mender {
             .is_none_or(|thread| thread.ends_within(time))
     }
 
-    /// Goes on after a halt.
+    /// Goes on after a halt, once the halted thread has ended. Does not wait for that.
     pub(crate) fn go_on(&mut self) -> Result<(), ServerError> {
-        self.join();
-        *self = Self::start(&self.store)?;
+        let halted = self.thread.take();
+        let (work, deaths) = mpsc::channel();
+        self.work = Some(work);
+        let store = self.store.clone();
+        let thread = Thread::start("mender", move || {
+            drop(halted);
+            while deaths.recv().is_ok() {
+                // Deaths that came in meanwhile are mended by the same pass.
+                while deaths.try_recv().is_ok() {}
+                mend(&store);
+            }
+        });
+        let thread = thread.map_err(ServerError::system("cannot start the mending thread"))?;
+        self.thread = Some(thread);
         Ok(())
-    }
-
-    fn join(&mut self) {
-        self.work = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the mending thread ended with a panic");
-        }
     }
 }
 
 impl Drop for Mender {
     fn drop(&mut self) {
-        self.join();
+        self.work = None;
     }
 }
 

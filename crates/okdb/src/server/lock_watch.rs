@@ -7,7 +7,6 @@
 use std::{
     collections::HashSet,
     sync::mpsc::{self, RecvTimeoutError},
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -16,7 +15,7 @@ use okdb_store::Store;
 use okdb_sys::{Identity, Signal, host::monotonic_ms};
 
 use super::ServerError;
-use crate::process::Presence;
+use crate::{process::Presence, thread::Thread};
 
 /// How long a stopped process may hold a write lock. Milliseconds.
 const HELD_MS_MAX: u64 = 2_000;
@@ -26,26 +25,23 @@ const TICK: Duration = Duration::from_millis(250);
 /// A running watch; it ends when it is dropped.
 pub(crate) struct LockWatch {
     stop: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Thread,
 }
 
 impl LockWatch {
     /// Watches, and shows the process's own signs of life: it is one that keeps no other rhythm.
     pub(crate) fn start(store: Store, presence: Presence) -> Result<Self, ServerError> {
         let (stop, stopped) = mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name("lock-watch".into())
-            .spawn(move || {
-                let mut named = HashSet::new();
-                while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-                    presence.beat(Duration::ZERO);
-                    look(&store, &mut named);
-                }
-            })
-            .map_err(ServerError::system("cannot start the lock watch"))?;
+        let thread = Thread::start("lock-watch", move || {
+            let mut named = HashSet::new();
+            while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                presence.beat(Duration::ZERO);
+                look(&store, &mut named);
+            }
+        });
         Ok(Self {
             stop: Some(stop),
-            thread: Some(thread),
+            _thread: thread.map_err(ServerError::system("cannot start the lock watch"))?,
         })
     }
 }
@@ -53,11 +49,6 @@ impl LockWatch {
 impl Drop for LockWatch {
     fn drop(&mut self) {
         self.stop = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the lock watch ended with a panic");
-        }
     }
 }
 

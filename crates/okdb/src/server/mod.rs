@@ -33,11 +33,10 @@ use okdb_sys::signals::{Blocked, Signals};
 pub use upgrade::Takeover;
 pub use worker::WORKER_COMMAND;
 
-use background::Chores;
 use primary::Beginning;
 use status::ClusterSnapshot;
 
-use crate::process::Telemetry;
+use crate::{chores::Chores, process::Telemetry};
 
 /// Why a server did not come up, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -168,7 +167,7 @@ pub(crate) fn serve(
                 blocked: birth.blocked,
                 orders: birth.orders,
                 notifier: birth.notifier,
-                chores: Chores::start(store)?,
+                chores: Chores::start(store).map_err(ServerError::system(NO_CHORES))?,
             };
             let beginning = Beginning::Resume(takeover.state);
             primary::run(config, store, telemetry, beginning, means)
@@ -205,7 +204,7 @@ fn start(
         blocked: birth.blocked,
         orders: birth.orders,
         notifier: birth.notifier,
-        chores: Chores::start(store)?,
+        chores: Chores::start(store).map_err(ServerError::system(NO_CHORES))?,
     };
     if workers == NonZeroU16::MIN {
         standalone::run(config, store, telemetry, &listeners, means)
@@ -214,6 +213,9 @@ fn start(
         primary::run(config, store, telemetry, beginning, means)
     }
 }
+
+/// Why there is no background work.
+const NO_CHORES: &str = "cannot start the thread for background work";
 
 /// What a server works with beside its configuration and its store.
 struct Means {

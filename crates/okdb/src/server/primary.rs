@@ -24,13 +24,13 @@ use okdb_store::Store;
 use okdb_sys::{host::monotonic_ms, reap::Exit, signals::unblock_all, spawn::Child};
 
 use super::{
-    Means, ServerConfig, ServerError, WORKER_COMMAND, announce,
-    background::{BusFollower, Chores, Mender},
+    Means, NO_CHORES, ServerConfig, ServerError, WORKER_COMMAND, announce,
+    background::{BusFollower, Mender},
     lock_watch::LockWatch,
     status::{ClusterSnapshot, unix_ms},
     upgrade::Successor,
 };
-use crate::process::Telemetry;
+use crate::{chores::Chores, process::Telemetry};
 
 /// How long an upgrade waits for each background thread to come to a rest. Nobody is supervised meanwhile.
 const HALT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -152,6 +152,14 @@ impl Rates {
 }
 
 impl Supervisor {
+    /// Starts what was brought to rest anew.
+    fn go_on(&mut self) -> Result<(), ServerError> {
+        self.chores
+            .go_on()
+            .map_err(ServerError::system(NO_CHORES))?;
+        self.mender.go_on()
+    }
+
     /// Brings everything to rest and becomes the successor; comes back with the reason if that fails.
     fn try_hand_over(&mut self, parcel: &Parcel<'_>) -> String {
         if !(self.chores.halt(HALT_TIMEOUT) && self.mender.halt(HALT_TIMEOUT)) {
@@ -231,7 +239,7 @@ impl Observer for Supervisor {
     fn hand_over(&mut self, parcel: &Parcel<'_>) -> String {
         let reason = self.try_hand_over(parcel);
         // Either of them is as it was, or starts anew.
-        if let Err(error) = self.chores.go_on().and_then(|()| self.mender.go_on()) {
+        if let Err(error) = self.go_on() {
             tracing::error!(%error, "background work does not go on; restart the server soon");
         }
         reason

@@ -26,12 +26,15 @@ use tokio::{
 use super::{
     Means, ServerConfig, ServerError, announce,
     arrivals::Arrivals,
-    background::{BusFollower, Chores},
+    background::BusFollower,
     host::ProcessHost,
     status::{ClusterSnapshot, unix_ms},
     worker::{listeners as http_listeners, runtime},
 };
-use crate::process::{Presence, Telemetry};
+use crate::{
+    chores::Chores,
+    process::{Presence, Telemetry},
+};
 
 /// How often the event loop stamps its row. Milliseconds.
 const HEARTBEAT_MS: u64 = 1_000;
@@ -171,6 +174,7 @@ impl Told {
             let orders = tokio::select! {
                 due = heartbeat.tick() => {
                     self.presence.beat(Instant::now().saturating_duration_since(due));
+                    self.notifier.retry();
                     continue;
                 }
                 () = tick(&mut ping) => {
