@@ -37,10 +37,15 @@ pub struct EnvInfo {
     pub bytes: u64,
     /// Bytes in pages that no live data occupies.
     pub reclaimable: u64,
-    /// Bytes that it can grow to.
+    /// Bytes that it can grow to. Like the rest below no part of the HTTP API's answers.
+    #[serde(skip)]
     pub map_size: u64,
     /// Reader slots that have been in use at a time, by all processes.
+    #[serde(skip)]
     pub readers: u64,
+    /// Its place in the segment's table.
+    #[serde(skip)]
+    pub index: u16,
 }
 
 /// A handle on an open environment. Clones share one handle; while any lives, the root is in use.
@@ -143,6 +148,7 @@ impl Env {
         Ok(EnvInfo {
             map_size: map.map_size as u64,
             readers: u64::from(map.number_of_readers),
+            index: env.index,
             name: env.name.clone(),
             clock: snapshot.clock()?,
             durability: env.durability.to_string(),

@@ -11,7 +11,7 @@ use okdb_shm::{
     latency_bucket_max_us,
 };
 use okdb_store::{EnvInfo, Store};
-use okdb_sys::host::monotonic_ms;
+use okdb_sys::{Identity, host::monotonic_ms};
 
 use super::status::ClusterSnapshot;
 
@@ -28,6 +28,7 @@ pub(crate) struct Scene {
     now_ms: u64,
     uptime_ms: u64,
     version: String,
+    /// With owners that live.
     rows: Vec<ScoreRow>,
     /// Every slot that was ever used, with what its workers did.
     slots: Vec<(u16, okdb_shm::SlotRow, Option<ScoreRow>)>,
@@ -43,7 +44,14 @@ impl Scene {
             now_ms,
             uptime_ms: now_ms.saturating_sub(snapshot.started_ms),
             version: snapshot.version.clone(),
-            rows: segment.rows().collect(),
+            // Each owner is looked up once.
+            rows: segment
+                .rows()
+                .map(|mut row| {
+                    row.owner = row.owner.filter(Identity::is_alive);
+                    row
+                })
+                .collect(),
             slots: segment
                 .slots()
                 .map(|(slot, row)| (slot, row, segment.slot_figures(slot)))
@@ -62,9 +70,13 @@ impl Scene {
     }
 
     fn living(&self) -> impl Iterator<Item = &ScoreRow> {
-        self.rows
-            .iter()
-            .filter(|row| row.owner.is_some_and(|owner| owner.is_alive()))
+        self.rows.iter().filter(|row| row.owner.is_some())
+    }
+
+    /// An environment's name; of one that this process cannot read, its number in the segment.
+    fn env_name(&self, index: u16) -> String {
+        let env = self.envs.iter().find(|env| env.index == index);
+        env.map_or_else(|| index.to_string(), |env| env.name.clone())
     }
 
     /// The counters of each slot; of a single process, which has none, its own as slot 0.
@@ -263,7 +275,7 @@ metrics! {
         |scene, out| for row in scene.living() {
             let pid = row.owner.map_or(0, |owner| owner.pid).to_string();
             for held in &row.write_locks {
-                let labels = [("pid", pid.as_str()), ("role", row.role.name()), ("env", &held.env.to_string())];
+                let labels = [("pid", pid.as_str()), ("role", row.role.name()), ("env", &scene.env_name(held.env))];
                 out.of(&labels, milli(scene.now_ms.saturating_sub(held.since_ms)));
             }
         };

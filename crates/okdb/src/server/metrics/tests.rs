@@ -123,6 +123,7 @@ fn totals_are_the_cluster_s_and_outlive_who_counted() {
     row.record_bytes(10, 20);
     row.record_commit(5, true);
     row.set_connections(7);
+    let lock = row.hold_write_lock(0, monotonic_ms());
     let first = parse(&render(&store, &snapshot()).replace(r#"\"odd\\\n"#, ""));
     assert_eq!(first[r#"okdb_requests_total{slot="1"}"#], 2.0);
     assert_eq!(first[r#"okdb_request_errors_total{slot="1"}"#], 1.0);
@@ -142,7 +143,13 @@ fn totals_are_the_cluster_s_and_outlive_who_counted() {
     assert_eq!(first[r#"okdb_worker_restarts_total{slot="1"}"#], 2.0);
     assert_eq!(first[r#"okdb_workers{state="ready"}"#], 1.0);
     assert_eq!(first[r#"okdb_processes{role="worker"}"#], 1.0);
+    let held = format!(
+        r#"okdb_write_lock_held_seconds{{pid="{}",role="worker",env="default"}}"#,
+        me.pid
+    );
+    assert!(first.contains_key(&held), "{first:?}");
 
+    drop(lock);
     drop(row);
     let next = segment.claim_row(Role::Worker, Some(1), me).unwrap();
     next.record_request(1, false);
