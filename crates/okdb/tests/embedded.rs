@@ -62,6 +62,7 @@ impl Program {
             .arg("127.0.0.1:0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
@@ -84,6 +85,20 @@ impl Program {
         Identity::of(self.child.id())
             .and_then(|program| program.signal(signal))
             .unwrap();
+    }
+
+    /// What its threads have started.
+    fn children(&self) -> Vec<Identity> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let threads = threads.into_iter().flatten().flatten();
+        threads
+            .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+            .flat_map(|pids| {
+                let pids = pids.split_whitespace().map(str::parse);
+                pids.filter_map(|pid| Identity::of(pid.ok()?).ok())
+                    .collect::<Vec<_>>()
+            })
+            .collect()
     }
 
     /// The workers of the slots that are in use, once as many as wanted are ready.
@@ -192,6 +207,24 @@ fn signals_scale_reload_and_stop_it() {
     let ended = wait_for("the end", || program.child.try_wait().unwrap());
     assert!(ended.success(), "{ended}");
     assert!(new.iter().all(|worker| !worker.is_alive()));
+}
+
+#[test]
+fn a_cluster_that_is_given_up_is_an_error_for_who_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut program = Program::start(&folder.path().join("root"), 2);
+    let ended = wait_for("the end", || {
+        for worker in program.children() {
+            // It may be gone already.
+            let _ = worker.signal(Signal::Kill);
+        }
+        program.child.try_wait().unwrap()
+    });
+    assert_eq!(ended.code(), Some(1));
+    let mut said = String::new();
+    let stderr = program.child.stderr.take().unwrap();
+    BufReader::new(stderr).read_to_string(&mut said).unwrap();
+    assert!(said.contains("AllSlotsDead"), "it says {said:?}");
 }
 
 #[test]
