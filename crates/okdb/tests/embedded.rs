@@ -46,7 +46,7 @@ fn get(url: &str, path: &str) -> Option<Value> {
     serde_json::from_str(body).ok()
 }
 
-/// The example, killed and collected at the end of the test.
+/// The example, stopped and collected at the end of the test, so that it takes its segment with it.
 struct Program {
     child: Child,
     /// Open, so that the program can go on writing.
@@ -122,6 +122,11 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         // It may have ended already.
+        if let Ok(program) = Identity::of(self.child.id())
+            && program.signal(Signal::Term).is_ok()
+        {
+            let _ = program.wait_end(PATIENCE);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
