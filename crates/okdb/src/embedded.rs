@@ -184,7 +184,7 @@ impl ServerBuilder {
     /// Starts the server and waits until it serves: every address, with all workers. Blocks, so an async program calls it
     /// where it may.
     ///
-    /// The server opens the root; where this process has it open already, drop that [`Db`] first and use [`Server::db`].
+    /// The server opens the root; where this process has it open already, drop that [`Db`] first and use [`ServerHandle::db`].
     ///
     /// # Errors
     /// [`ServerError`]: why it did not come up. Nothing of it is left then.
