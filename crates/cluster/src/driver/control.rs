@@ -11,7 +11,7 @@ use crate::exit::ExitCode;
 /// What a server can be told while it runs. The signals of the `okdb` command say the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// End gracefully, and then with this code. A second one ends at once.
+    /// End gracefully, and then with this code. A second one changes nothing.
     Stop(ExitCode),
     /// Read the configuration again and replace every worker.
     Reload,
