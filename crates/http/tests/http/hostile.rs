@@ -164,6 +164,25 @@ fn too_many_connections_wait_their_turn() {
 }
 
 #[test]
+fn an_idle_connection_makes_room_at_the_limit() {
+    let mut setup = Setup::default();
+    setup.limits.connections = 2;
+    let server = Server::with(setup);
+    let (mut first, mut second) = (server.client(), server.client());
+    first.get("/healthz").expect(200);
+    second.get("/healthz").expect(200);
+    // Nobody leaves by himself, and one of them is busy.
+    std::thread::scope(|scope| {
+        let third = scope.spawn(|| server.client().get("/healthz").expect(200));
+        while !third.is_finished() {
+            second.get("/healthz").expect(200);
+        }
+    });
+    assert_eq!(first.rest(), b"");
+    second.get("/healthz").expect(200);
+}
+
+#[test]
 fn bodies_all_together_are_bounded() {
     let mut setup = Setup::default();
     setup.limits.held_bytes = 100_000;

@@ -1,8 +1,8 @@
 //! Out of descriptors: the server neither spins nor goes deaf, and recovers by itself.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _},
-    net::SocketAddr,
+    io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
     process::{Child, Command, Stdio},
 };
 
@@ -15,6 +15,7 @@ use crate::{
 const ROLE: &str = "OKDB_HTTP_TEST_SERVER";
 /// Descriptors that the server may have.
 const DESCRIPTORS: usize = 96;
+const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n";
 /// More connections than that.
 const CROWD: usize = 150;
 
@@ -77,22 +78,44 @@ impl Poor {
     }
 }
 
+/// Whether the server has closed a connection; a reset is a failure.
+fn is_closed(mut stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    loop {
+        match stream.read(&mut [0; 1024]) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                return false;
+            }
+        }
+    }
+}
+
 #[test]
 fn idle_connections_make_room_for_new_ones() {
     if Poor::serve_if_asked(|_| {}) {
         return;
     }
     let server = Poor::start("shortage::idle_connections_make_room_for_new_ones");
-    let mut crowd = Vec::new();
-    for _ in 0..CROWD {
-        let mut client = server.client();
-        client.get("/healthz").expect(200);
-        crowd.push(client);
-    }
-    // Those that had to go were told so, in order; the others are still served.
+    let mut crowd: Vec<_> = (0..CROWD)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.address).unwrap();
+            let mut answer = [0; 15];
+            stream.write_all(HEALTH).unwrap();
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 200 OK");
+            stream
+        })
+        .collect();
+    // Those that had to go were told so, in order; the latest is still served.
+    let closed = crowd.iter().filter(|stream| is_closed(stream)).count();
+    assert!(closed >= CROWD - DESCRIPTORS, "{closed}");
     let latest = crowd.last_mut().unwrap();
-    latest.get("/healthz").expect(200);
-    assert_eq!(crowd.first_mut().unwrap().rest(), b"");
+    latest.set_nonblocking(false).unwrap();
+    latest.write_all(HEALTH).unwrap();
+    latest.read_exact(&mut [0; 15]).unwrap();
     drop(crowd);
     server.end();
 }
@@ -113,8 +136,7 @@ fn clients_are_turned_away_while_nobody_makes_room_and_served_after() {
         .collect();
     let ticks = server.ticks();
     let mut late = server.client();
-    late.raw(b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n")
-        .unwrap();
+    late.raw(HEALTH).unwrap();
     let refused = late.read().unwrap();
     assert_eq!(refused.status, 503);
     assert_eq!(refused.header("retry-after"), Some("1"));
