@@ -9,18 +9,19 @@ use crate::server::{Server, Setup};
 
 const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n";
 
-/// A server whose patience with half a head outlasts, by a little, the time after which idle connections are parked.
+/// A server whose patience with a body that stops coming outlasts the time after which idle connections are parked.
 fn server() -> Server {
     let mut setup = Setup::default();
-    setup.limits.header_timeout_ms = 1_200;
+    setup.limits.body_timeout_ms = 1_800;
     Server::with(setup)
 }
 
-/// Waits until what was idle has been parked: the sweep that ends this wait has seen to it.
+/// Waits until what was idle has been parked: a sweep or two have seen to it when this wait ends.
 fn wait_until_parked(server: &Server) {
     let mut half = server.client();
-    half.raw(b"GET /heal").unwrap();
-    assert!(half.rest().starts_with(b"HTTP/1.1 408 "));
+    half.raw(b"POST /api/envs HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\n{")
+        .unwrap();
+    half.read().unwrap().refused(408, "REQUEST_TIMEOUT");
 }
 
 #[test]
