@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::ArgMatches;
 use okdb::server::{
     Birth, Program, ServerConfig, Takeover, run as serve,
-    upgrade::{check, is_check},
+    upgrade::{CHECK_PASSED, check, is_check},
 };
 use okdb_cluster::{
     address::Address,
@@ -39,8 +39,10 @@ pub(crate) fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode, Failu
     let plan = Plan::new(given, activated)
         .map_err(|complaints| Failure::usage(complaints.join("\nokdb: ")))?;
     if is_check() {
+        // The log is opened as it would be afterwards.
+        plan.logging.start(None).map_err(Failure::usage)?;
         check(&plan.config)?;
-        return Ok(ExitCode::Clean);
+        end_check();
     }
     // After an upgrade in place the variables are still there, but the sockets came with everything else.
     let sockets = match takeover {
@@ -70,6 +72,19 @@ pub(crate) fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode, Failu
     Ok(serve(&config, birth)?)
 }
 
+/// Ends this process where its end waits for somebody who does not let go.
+#[allow(clippy::exit, reason = "the main thread is what hangs")]
+fn give_up(code: ExitCode) -> ! {
+    logging::finish();
+    std::process::exit(i32::from(code.number()))
+}
+
+/// Ends this process with the code that a passed check ends with, which no other command has.
+#[allow(clippy::exit, reason = "the code is none of the command's own")]
+fn end_check() -> ! {
+    std::process::exit(i32::from(CHECK_PASSED))
+}
+
 /// What the server asks of this program.
 fn program(matches: &ArgMatches, activated: bool) -> Program {
     let matches = matches.clone();
@@ -78,6 +93,7 @@ fn program(matches: &ArgMatches, activated: bool) -> Program {
         reopen_logs: logging::reopen,
         worker_output: logging::worker_output,
         ready: Arc::new(|ready| logging::announce(ready.line)),
+        give_up: Some(give_up),
         ..Program::default()
     }
 }

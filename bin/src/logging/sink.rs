@@ -14,6 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use okdb_sys::signals::Blocked;
+
 use super::style::Style;
 
 /// How much may wait to be written. Bytes.
@@ -101,6 +103,8 @@ impl Sink {
             torn: false,
         };
         let theirs = Arc::clone(&shared);
+        // Signals are for the thread that supervises, whenever a sink is started.
+        let _deaf = Blocked::all()?;
         std::thread::Builder::new()
             .name("log-write".into())
             .spawn(move || theirs.write_for_ever(writer))?;

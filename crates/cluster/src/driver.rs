@@ -118,8 +118,8 @@ pub trait Observer {
     fn on_reload(&mut self) -> Result<Fresh, String>;
 
     /// An upgrade in place was asked for: starts a child that checks whether the program which now has this one's name
-    /// can go on from [`crate::handover::VERSION`] with this root and configuration. It ends with success if so; what it
-    /// writes to standard error says why not.
+    /// can go on from [`crate::handover::VERSION`] with this root and configuration. It ends with
+    /// [`crate::handover::CHECK_PASSED`] if so; what it writes to standard error says why not.
     ///
     /// # Errors
     /// Why there is no such child.
@@ -160,6 +160,8 @@ pub struct Driver {
     notifier: Notifier,
     output: Option<Output>,
     orders: Option<Orders>,
+    /// How many workers there shall be, where that is not what the plan says.
+    workers: Option<u16>,
 }
 
 impl Driver {
@@ -178,6 +180,7 @@ impl Driver {
             notifier: Notifier::none(),
             output: None,
             orders: None,
+            workers: None,
         }
     }
 
@@ -185,6 +188,13 @@ impl Driver {
     #[must_use]
     pub fn notify(mut self, notifier: Notifier) -> Self {
         self.notifier = notifier;
+        self
+    }
+
+    /// Adds or removes workers as soon as it runs, until there are so many.
+    #[must_use]
+    pub fn workers(mut self, count: u16) -> Self {
+        self.workers = Some(count);
         self
     }
 

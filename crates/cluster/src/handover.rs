@@ -20,6 +20,9 @@ use crate::status::LastExit;
 /// The version of the state. Programs that do not share one cannot follow each other without a restart.
 pub const VERSION: u32 = 1;
 
+/// What the check of a program ends with when it could go on. Not 0, which any program may end with.
+pub const CHECK_PASSED: u8 = 86;
+
 /// Why a state cannot be gone on from.
 #[derive(Debug, Error)]
 pub enum ResumeError {

@@ -130,8 +130,11 @@ impl Machine {
         self.advance(now_ms);
         match event {
             Event::Spawned { worker, pid } => self.on_spawned(worker, pid, &mut out),
-            Event::SpawnFailed { worker } => self.on_spawn_failed(worker, &mut out),
+            Event::SpawnFailed { worker, starved } => {
+                self.on_spawn_failed(worker, starved, &mut out);
+            }
             Event::Ready { worker } => self.on_ready(worker, &mut out),
+            Event::Leaving { worker } => self.on_leaving(worker, &mut out),
             Event::Heartbeat { worker, at_ms } => self.on_heartbeat(worker, at_ms),
             Event::FoundStopped { worker } => self.on_found_stopped(worker, &mut out),
             Event::Exited { worker, exit } => self.on_exited(worker, exit, &mut out),
@@ -179,6 +182,12 @@ impl Machine {
             && self.slots.iter().all(|slot| {
                 slot.successor.is_none() && (slot.is_ready() || slot.is_out() || slot.is_dead())
             })
+    }
+
+    /// Whether the cluster has been ready.
+    #[must_use]
+    pub fn has_been_ready(&self) -> bool {
+        self.ready_reported
     }
 
     /// Whether any worker answers: what a watchdog wants to know.
@@ -232,11 +241,11 @@ impl Machine {
         }
     }
 
-    fn on_spawn_failed(&mut self, worker: WorkerId, out: &mut Vec<Action>) {
+    fn on_spawn_failed(&mut self, worker: WorkerId, starved: bool, out: &mut Vec<Action>) {
         let (stopping, now_ms) = (self.stop.is_some(), self.now_ms);
         let step = self
             .slot_mut(worker.slot)
-            .map(|slot| slot.spawn_failed(worker, stopping, now_ms, out));
+            .map(|slot| slot.spawn_failed(worker, starved, stopping, now_ms, out));
         self.note_step(worker.slot, step);
     }
 
@@ -244,6 +253,16 @@ impl Machine {
         let (drain_timeout_ms, now_ms) = (self.limits.drain_timeout_ms, self.now_ms);
         if let Some(slot) = self.slot_mut(worker.slot) {
             slot.ready(worker, drain_timeout_ms, now_ms, out);
+        }
+    }
+
+    fn on_leaving(&mut self, worker: WorkerId, out: &mut Vec<Action>) {
+        let (drain_timeout_ms, now_ms) = (self.limits.drain_timeout_ms, self.now_ms);
+        if let Some(live) = self
+            .slot_mut(worker.slot)
+            .and_then(|slot| slot.worker_mut(worker))
+        {
+            live.desert(drain_timeout_ms, now_ms, out);
         }
     }
 
@@ -340,14 +359,23 @@ impl Machine {
     fn on_remove(&mut self, out: &mut Vec<Action>) {
         let (drain_timeout_ms, now_ms) = (self.limits.drain_timeout_ms, self.now_ms);
         let stopping = self.stop.is_some();
-        let mut filled = self
-            .slots
-            .iter_mut()
-            .filter(|slot| !slot.is_out() && !slot.is_dead());
-        let (last, another) = (filled.next_back(), filled.next_back());
-        let refusal = match (last, another) {
+        let filled = || {
+            self.slots
+                .iter()
+                .enumerate()
+                .filter(|(_, slot)| !slot.is_out() && !slot.is_dead())
+        };
+        // Who serves is worth more than who does not; of equals the highest goes.
+        let place = filled()
+            .rev()
+            .find(|(_, slot)| !slot.is_ready())
+            .or_else(|| filled().next_back())
+            .map(|(place, _)| place);
+        let others = filled().count() > 1;
+        let slot = place.and_then(|place| self.slots.get_mut(place));
+        let refusal = match slot {
             _ if stopping => Refusal::Stopping,
-            (Some(slot), Some(_)) => {
+            Some(slot) if others => {
                 if slot.decommission(drain_timeout_ms, now_ms, out) {
                     out.push(Action::ReportRemoved { slot: slot.number });
                     return;
@@ -402,7 +430,11 @@ impl Machine {
             dead += usize::from(slot.is_dead());
         }
         if dead == all {
-            self.finish(ExitCode::AllSlotsDead, out);
+            if self.slots.iter().any(Slot::has_processes) {
+                out.push(Action::StopAllDead);
+            } else {
+                self.finish(ExitCode::AllSlotsDead, out);
+            }
             return;
         }
         if !self.ready_reported && ready > 0 && ready + dead == all {

@@ -1,7 +1,10 @@
 //! What a running primary is told: by signals, and by other threads.
 
+use std::collections::VecDeque;
+
 use okdb_sys::Signal;
 use okdb_sys::host::monotonic;
+use okdb_sys::signals::Signals;
 
 use super::Observer;
 use super::control::{Order, Orders};
@@ -11,32 +14,42 @@ use crate::machine::Event;
 use crate::spawner::Spawner;
 
 impl<S: Spawner, O: Observer> Supervision<'_, S, O> {
-    /// A stop that came while the server was still being prepared: no worker is made only to be ended.
-    pub(super) fn stopped_before_start(&mut self) -> Option<ExitCode> {
-        let signalled = self
-            .signals
-            .as_mut()
-            .is_some_and(|signals| signals.drain().into_iter().any(is_stop));
-        let orders = self.orders.as_mut().map(Orders::take).unwrap_or_default();
-        let ordered = orders.into_iter().find_map(|order| match order {
-            Order::Stop(code) => Some(code),
-            Order::Reload | Order::AddWorker | Order::RemoveWorker => None,
-        });
-        ordered.or(signalled.then_some(ExitCode::Clean))
+    /// What was asked while the server was still being prepared.
+    pub(super) fn take_early(&mut self) -> Early {
+        Early {
+            signals: self
+                .signals
+                .as_mut()
+                .map(Signals::drain)
+                .unwrap_or_default(),
+            orders: self.orders.as_mut().map(Orders::take).unwrap_or_default(),
+        }
+    }
+
+    /// Does it now that there are workers.
+    pub(super) fn heed_early(&mut self, early: Early) {
+        self.heed(&early.signals);
+        self.obey(early.orders);
     }
 
     /// Acts on the signals that have come; tells whether a child may have ended.
     pub(super) fn take_signals(&mut self) -> bool {
-        let Some(signals) = &mut self.signals else {
-            return false;
-        };
-        let signals = signals.drain();
+        let signals = self
+            .signals
+            .as_mut()
+            .map(Signals::drain)
+            .unwrap_or_default();
+        self.heed(&signals);
+        signals.contains(&Signal::Chld)
+    }
+
+    fn heed(&mut self, signals: &[Signal]) {
         // TERM and INT together are one request: whoever sends both means one stop.
         if let Some(signal) = signals.iter().copied().find(|signal| is_stop(*signal)) {
             tracing::info!(%signal, "stopping");
             self.request_stop(ExitCode::Clean);
         }
-        for signal in &signals {
+        for signal in signals {
             match signal {
                 Signal::Hup => self.reload(),
                 Signal::Ttin => self.feed(Event::AddWorker),
@@ -46,11 +59,15 @@ impl<S: Spawner, O: Observer> Supervision<'_, S, O> {
                 _ => {}
             }
         }
-        signals.contains(&Signal::Chld)
     }
 
     pub(super) fn take_orders(&mut self) {
-        for order in self.orders.as_mut().map(Orders::take).unwrap_or_default() {
+        let orders = self.orders.as_mut().map(Orders::take).unwrap_or_default();
+        self.obey(orders);
+    }
+
+    fn obey(&mut self, orders: VecDeque<Order>) {
+        for order in orders {
             match order {
                 // Whoever means it twice has a signal for it.
                 Order::Stop(_) if self.machine.is_stopping() => {}
@@ -73,13 +90,16 @@ impl<S: Spawner, O: Observer> Supervision<'_, S, O> {
         if self.machine.is_stopping() {
             return;
         }
-        // The manager waits for the end of the reload, also of one that comes to nothing.
-        self.notifier.reloading(monotonic().unwrap_or_default());
+        // The manager waits for the end of the reload, also of one that comes to nothing. Before the server is ready it has
+        // not begun to listen to such news.
+        if self.machine.has_been_ready() {
+            self.notifier.reloading(monotonic().unwrap_or_default());
+        }
         let fresh = match self.observer.on_reload() {
             Ok(fresh) => fresh,
             Err(reason) => {
                 tracing::error!(reason, "reload refused: nothing has changed");
-                self.notifier.ready("reload refused, see the log");
+                self.tell_ready("reload refused, see the log");
                 return;
             }
         };
@@ -93,7 +113,7 @@ impl<S: Spawner, O: Observer> Supervision<'_, S, O> {
         }
     }
 
-    fn scale_to(&mut self, wanted: u16) {
+    pub(super) fn scale_to(&mut self, wanted: u16) {
         loop {
             let now = self.machine.wanted();
             self.feed(match now.cmp(&wanted) {
@@ -121,7 +141,32 @@ impl<S: Spawner, O: Observer> Supervision<'_, S, O> {
             }
         }
         let line = self.status_line();
-        self.notifier.ready(&line);
+        self.tell_ready(&line);
+    }
+
+    /// The reload is over, if the manager was told of one.
+    fn tell_ready(&self, status: &str) {
+        if self.machine.has_been_ready() {
+            self.notifier.ready(status);
+        }
+    }
+}
+
+/// What was asked before the run began.
+pub(super) struct Early {
+    signals: Vec<Signal>,
+    orders: VecDeque<Order>,
+}
+
+impl Early {
+    /// With which code to stop, if that is among it.
+    pub(super) fn stop(&self) -> Option<ExitCode> {
+        let ordered = self.orders.iter().find_map(|order| match order {
+            Order::Stop(code) => Some(*code),
+            Order::Reload | Order::AddWorker | Order::RemoveWorker => None,
+        });
+        let signalled = self.signals.iter().copied().any(is_stop);
+        ordered.or(signalled.then_some(ExitCode::Clean))
     }
 }
 

@@ -62,6 +62,10 @@ enum Source {
 
 pub(super) struct Supervision<'a, S, O> {
     pub(super) machine: Machine,
+    /// How many workers there shall be from the beginning of the run.
+    workers: Option<u16>,
+    /// Whether nobody serves yet: a stop that came before the run begins needs no workers then.
+    fresh: bool,
     /// What the machine ordered before the run begins.
     first: Vec<Action>,
     pub(super) listeners: Listeners,
@@ -93,6 +97,7 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
     ) -> Self {
         let now_ms = monotonic_ms();
         let limits = driver.options.limits;
+        let fresh = matches!(driver.plan, Plan::Start(_));
         let begin = match driver.plan {
             Plan::Start(listeners) => {
                 let (machine, first) = Machine::start(listeners.slots(), limits, now_ms);
@@ -114,6 +119,8 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
         Self {
             orphans: Orphans::of(orphaned.map(|view| view.slot)),
             machine: begin.machine,
+            workers: driver.workers,
+            fresh,
             first: begin.first,
             listeners: begin.listeners,
             signals: driver.signals,
@@ -134,7 +141,10 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
     }
 
     pub(super) fn run(&mut self) -> ExitCode {
-        if let Some(code) = self.stopped_before_start() {
+        let early = self.take_early();
+        if let Some(code) = early.stop()
+            && self.fresh
+        {
             self.notifier.stopping();
             self.observer.on_stop();
             return code;
@@ -143,6 +153,10 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
         let mut answers = VecDeque::new();
         self.carry_out(first, &mut answers);
         self.feed_all(answers);
+        if let Some(wanted) = self.workers {
+            self.scale_to(wanted);
+        }
+        self.heed_early(early);
         loop {
             if let Some(code) = self.finished {
                 self.reap_check();
@@ -183,6 +197,7 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
             self.reaped_at_ms = now_ms;
             self.reap();
             self.finish_check();
+            self.orphans.catch_up(&mut self.roster, &self.listeners);
         }
         self.feed(Event::Tick);
         self.send_snapshot();
@@ -276,10 +291,15 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
                     process.talk = process.talk.max(Talk::Ready);
                 }
                 self.feed(Event::Ready { worker });
-                self.orphans.join(worker, &mut self.roster, &self.listeners);
+                self.orphans.catch_up(&mut self.roster, &self.listeners);
             }
             ToPrimary::Heartbeat { at_ms } => self.feed(Event::Heartbeat { worker, at_ms }),
-            ToPrimary::Bye => tracing::debug!(slot = worker.slot, "worker leaves"),
+            ToPrimary::Bye => {
+                if let Some(process) = self.roster.get_mut(worker) {
+                    process.talk = Talk::Leaving;
+                }
+                self.feed(Event::Leaving { worker });
+            }
         }
     }
 
@@ -370,9 +390,21 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
                 Action::Refuse { refusal } => {
                     tracing::warn!(reason = %refusal, "the number of workers stays as it is");
                 }
+                Action::StopAllDead => self.stop_all_dead(answers),
                 Action::SlotChanged { slot } => self.slot_changed(slot),
                 Action::Finished { code } => self.finished = Some(code),
             }
+        }
+    }
+
+    /// Nobody serves, and nobody will: the rest gets the usual time.
+    fn stop_all_dead(&self, answers: &mut VecDeque<Event>) {
+        let ordered = |event: &Event| matches!(event, Event::StopRequested { .. });
+        if !answers.iter().any(ordered) {
+            answers.push_back(Event::StopRequested {
+                grace_ms: self.options.shutdown_grace_ms,
+                code: ExitCode::AllSlotsDead,
+            });
         }
     }
 
@@ -392,7 +424,10 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
                     Some(&reason),
                     Vec::new(),
                 );
-                Event::SpawnFailed { worker }
+                Event::SpawnFailed {
+                    worker,
+                    starved: is_starvation(&error),
+                }
             }
         }
     }
@@ -517,6 +552,7 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
             }
         }
         if self.notifier.is_connected()
+            && !self.machine.is_stopping()
             && now_ms.saturating_sub(self.status_at_ms) >= STATUS_INTERVAL_MS
         {
             self.status_at_ms = now_ms;
@@ -524,4 +560,13 @@ impl<'a, S: Spawner, O: Observer> Supervision<'a, S, O> {
             self.notifier.status(&line);
         }
     }
+}
+
+/// Whether a worker could not be started for lack of something that all on this host share.
+fn is_starvation(error: &io::Error) -> bool {
+    let number = error.raw_os_error().map(Errno::from_raw);
+    matches!(
+        number,
+        Some(Errno::EMFILE | Errno::ENFILE | Errno::EAGAIN | Errno::ENOMEM | Errno::ENOBUFS)
+    )
 }

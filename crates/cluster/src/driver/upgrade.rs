@@ -16,7 +16,7 @@ use super::Observer;
 use super::process::{Process, Reading};
 use super::roster::{Roster, unix_ms};
 use super::supervision::Supervision;
-use crate::handover::{Handover, Parcel, ResumeError, VERSION};
+use crate::handover::{CHECK_PASSED, Handover, Parcel, ResumeError, VERSION};
 use crate::listen::Listeners;
 use crate::machine::{Action, Machine, WorkerExit, WorkerId};
 use crate::spawner::Spawner;
@@ -136,7 +136,7 @@ impl<S: Spawner, O: Observer> Supervision<'_, S, O> {
         if self.machine.is_stopping() {
             return;
         }
-        if exit != WorkerExit::Code(0) {
+        if exit != WorkerExit::Code(i32::from(CHECK_PASSED)) {
             let said = check.process.tail.lines();
             let said = said.last().map_or("it said nothing", String::as_str);
             tracing::error!(%exit, said, "upgrade refused: the new program cannot go on; nothing has changed");

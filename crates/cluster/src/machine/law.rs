@@ -45,9 +45,6 @@ pub(super) struct Deaths {
 impl Deaths {
     /// Takes note of a death after `uptime_ms` of being ready. `None` gives the slot up; else the delay.
     pub(super) fn note(&mut self, now_ms: u64, uptime_ms: u64) -> Option<u64> {
-        if uptime_ms >= FORGIVING_UPTIME_MS {
-            self.failures = 0;
-        }
         self.recent_ms.push_back(now_ms);
         if self.recent_ms.len() > DEATHS_IN_WINDOW_MAX {
             self.recent_ms.pop_front();
@@ -57,12 +54,17 @@ impl Deaths {
             .iter()
             .filter(|at_ms| now_ms.saturating_sub(**at_ms) < DEATH_WINDOW_MS)
             .count();
-        if in_window >= DEATHS_IN_WINDOW_MAX {
-            return None;
+        (in_window < DEATHS_IN_WINDOW_MAX).then(|| self.delay(uptime_ms))
+    }
+
+    /// The delay after something that is no reason to give the slot up.
+    pub(super) fn delay(&mut self, uptime_ms: u64) -> u64 {
+        if uptime_ms >= FORGIVING_UPTIME_MS {
+            self.failures = 0;
         }
         let delay_ms = backoff_ms(self.failures);
         self.failures = self.failures.saturating_add(1);
-        Some(delay_ms)
+        delay_ms
     }
 }
 

@@ -24,6 +24,8 @@ enum Step {
     Ready(u16),
     Heartbeat(u16, u64),
     FoundStopped(u16),
+    /// Somebody else has told it to leave.
+    Leaving(u16),
     Exit(u16, WorkerExit),
     /// Something that an operator asks for.
     Reload,
@@ -48,9 +50,10 @@ fn absurd() -> impl Strategy<Value = Event> {
         worker
             .clone()
             .prop_map(|worker| Event::Spawned { worker, pid: 1 }),
-        worker
-            .clone()
-            .prop_map(|worker| Event::SpawnFailed { worker }),
+        worker.clone().prop_map(|worker| Event::SpawnFailed {
+            worker,
+            starved: false
+        }),
         worker.clone().prop_map(|worker| Event::Ready { worker }),
         worker
             .clone()
@@ -79,6 +82,7 @@ fn steps(with_absurd: bool) -> impl Strategy<Value = Vec<Step>> {
         6 => slot().prop_map(Step::Ready),
         4 => (slot(), any::<u64>()).prop_map(|(slot, at_ms)| Step::Heartbeat(slot, at_ms)),
         1 => slot().prop_map(Step::FoundStopped),
+        1 => slot().prop_map(Step::Leaving),
         8 => (slot(), exits()).prop_map(|(slot, exit)| Step::Exit(slot, exit)),
         2 => Just(Step::Reload),
         1 => Just(Step::Add),
@@ -143,6 +147,13 @@ impl Checker {
             assert!(actions.is_empty(), "nothing follows the end");
         }
         self.check(&actions);
+        if actions.contains(&Action::StopAllDead) {
+            assert!(!self.stopping, "a stop that was ordered twice");
+            self.feed(Event::StopRequested {
+                grace_ms: 3_000,
+                code: ExitCode::AllSlotsDead,
+            });
+        }
     }
 
     fn check(&mut self, actions: &[Action]) {
@@ -232,12 +243,13 @@ impl Checker {
                     if code == ExitCode::Clean {
                         assert_eq!(living, 0, "ended over living workers");
                     }
-                    assert_eq!(code == ExitCode::AllSlotsDead, !self.stopping);
+                    assert!(self.stopping || code == ExitCode::AllSlotsDead);
                     self.finished = Some(code);
                 }
                 Action::ReportDeath { .. }
                 | Action::ReportDead { .. }
                 | Action::Refuse { .. }
+                | Action::StopAllDead
                 | Action::SlotChanged { .. } => {}
             }
         }
@@ -299,7 +311,10 @@ impl Checker {
                     if model.live.iter().all(|process| process.leaving) {
                         model.died_at_ms = Some(self.now_ms);
                     }
-                    self.feed(Event::SpawnFailed { worker });
+                    self.feed(Event::SpawnFailed {
+                        worker,
+                        starved: false,
+                    });
                 }
             }
             Step::Ready(slot) => {
@@ -314,6 +329,7 @@ impl Checker {
                 self.of_live(slot, |worker| Event::Heartbeat { worker, at_ms });
             }
             Step::FoundStopped(slot) => self.of_live(slot, |worker| Event::FoundStopped { worker }),
+            Step::Leaving(slot) => self.of_live(slot, |worker| Event::Leaving { worker }),
             Step::Exit(slot, exit) => {
                 let Some(worker) = self.live(slot) else {
                     return;

@@ -267,13 +267,14 @@ impl Slot {
     pub(super) fn spawn_failed(
         &mut self,
         id: WorkerId,
+        starved: bool,
         stopping: bool,
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Step {
         let exit = WorkerExit::NotStarted;
         if matches!(self.phase, Phase::Spawning(expected) if expected == id) {
-            self.bury(id, exit, stopping, now_ms, out);
+            self.bury(id, exit, starved, stopping, now_ms, out);
             Step::Taken
         } else if matches!(self.successor, Some(Successor::Spawning(expected)) if expected == id) {
             self.successor = None;
@@ -330,8 +331,8 @@ impl Slot {
     ) -> Step {
         if let Some(place) = self.leaving.iter().position(|worker| worker.id == id) {
             let worker = self.leaving.swap_remove(place);
-            // One that had to be killed may have left something behind.
-            if !worker.asked() || matches!(worker.course, Course::Killed { .. }) {
+            // One that did not end by itself, whoever killed it, may have left something behind.
+            if !worker.asked() || exit != WorkerExit::Code(0) {
                 out.push(Action::ReportDeath {
                     worker: id,
                     pid: Some(worker.pid),
@@ -354,17 +355,19 @@ impl Slot {
             return Step::SuccessorFailed;
         }
         if matches!(&self.phase, Phase::Live(live) if live.id == id) {
-            self.bury(id, exit, stopping, now_ms, out);
+            self.bury(id, exit, false, stopping, now_ms, out);
             return Step::Taken;
         }
         Step::NotMine
     }
 
-    /// Who filled the slot is gone. `stopping`: the server stops, so nothing follows.
+    /// Who filled the slot is gone. `starved`: for lack of something that the whole host is short of, which says nothing
+    /// about the slot. `stopping`: the server stops, so nothing follows.
     fn bury(
         &mut self,
         worker: WorkerId,
         exit: WorkerExit,
+        starved: bool,
         stopping: bool,
         now_ms: u64,
         out: &mut Vec<Action>,
@@ -387,7 +390,11 @@ impl Slot {
         }
         out.push(death);
         let uptime_ms = ready_at_ms.map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
-        let verdict = self.deaths.note(now_ms, uptime_ms);
+        let verdict = if starved {
+            Some(self.deaths.delay(0))
+        } else {
+            self.deaths.note(now_ms, uptime_ms)
+        };
         match (self.successor.take(), verdict) {
             // The one that should have taken over is on its way: it fills the slot at once.
             (Some(Successor::Spawning(id)), _) => self.phase = Phase::Spawning(id),
@@ -475,9 +482,13 @@ impl Slot {
                 let state = match (live.course, live.ready_at_ms) {
                     (Course::Serving, None) => SlotState::Starting,
                     (Course::Serving, Some(_)) => SlotState::Ready,
-                    (Course::Draining { .. } | Course::Hung { .. } | Course::Killed { .. }, _) => {
-                        SlotState::Draining
-                    }
+                    (
+                        Course::Draining { .. }
+                        | Course::Deserting { .. }
+                        | Course::Hung { .. }
+                        | Course::Killed { .. },
+                        _,
+                    ) => SlotState::Draining,
                 };
                 (Some(live), state, None)
             }

@@ -29,9 +29,17 @@ pub enum Event {
     SpawnFailed {
         /// Which worker.
         worker: WorkerId,
+        /// Whether the host is short of descriptors, memory or processes. That says nothing about the slot, which is not
+        /// given up for it.
+        starved: bool,
     },
     /// The worker accepts connections.
     Ready {
+        /// Which worker.
+        worker: WorkerId,
+    },
+    /// The worker accepts no more, though nobody here has asked it to leave: somebody has sent it a signal.
+    Leaving {
         /// Which worker.
         worker: WorkerId,
     },
@@ -178,6 +186,9 @@ pub enum Action {
     ReportReady,
     /// The stop has begun. Comes once at most.
     ReportStopping,
+    /// Every slot was given up, but workers of old are still finishing what they have: the server shall stop, with
+    /// [`ExitCode::AllSlotsDead`]. Answer with [`Event::StopRequested`].
+    StopAllDead,
     /// What [`super::Machine::view`] says of the slot has changed.
     SlotChanged {
         /// Which slot.

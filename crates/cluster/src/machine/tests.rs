@@ -296,7 +296,13 @@ fn a_spawn_that_fails_counts_as_a_death() {
         else {
             panic!("a spawn was due");
         };
-        let actions = machine.handle(Event::SpawnFailed { worker: *worker }, now_ms);
+        let actions = machine.handle(
+            Event::SpawnFailed {
+                worker: *worker,
+                starved: false,
+            },
+            now_ms,
+        );
         dead = actions.contains(&Action::Finished {
             code: ExitCode::AllSlotsDead,
         });
@@ -308,6 +314,37 @@ fn a_spawn_that_fails_counts_as_a_death() {
         }
     }
     assert!(dead);
+}
+
+#[test]
+fn a_slot_is_not_given_up_for_what_the_whole_host_lacks() {
+    let (mut machine, first) = Machine::start(NonZeroU16::MIN, Limits::default(), 0);
+    let (mut now_ms, mut spawns) = (0, first);
+    for _ in 0..20 {
+        let Some(Action::Spawn { worker }) = spawns
+            .iter()
+            .find(|action| matches!(action, Action::Spawn { .. }))
+            .copied()
+        else {
+            panic!("a spawn was due");
+        };
+        let starved = true;
+        spawns = machine.handle(Event::SpawnFailed { worker, starved }, now_ms);
+        assert!(
+            machine
+                .view(0)
+                .is_some_and(|view| view.state == SlotState::Backoff)
+        );
+        while !spawns
+            .iter()
+            .any(|action| matches!(action, Action::Spawn { .. }))
+        {
+            now_ms = machine.next_wake_ms(now_ms);
+            spawns = machine.handle(Event::Tick, now_ms);
+        }
+    }
+    // It tries again at the longest delay.
+    assert!(now_ms < 20 * 4_000);
 }
 
 #[test]

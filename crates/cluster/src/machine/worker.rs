@@ -11,6 +11,8 @@ pub(super) enum Course {
     Serving,
     /// Asked to leave, and killed if it is still there then.
     Draining { kill_at_ms: u64 },
+    /// Leaves though nobody here has asked it to; its end is a death.
+    Deserting { kill_at_ms: u64 },
     /// Sent `SIGABRT`.
     Hung { kill_at_ms: u64 },
     /// Sent `SIGKILL`; nothing more can be done. `asked`: it had been asked to leave before.
@@ -83,7 +85,7 @@ impl Worker {
     pub(super) fn leave(&mut self, grace_ms: u64, now_ms: u64, out: &mut Vec<Action>) {
         let by_ms = now_ms.saturating_add(grace_ms);
         let news = match self.course {
-            Course::Serving => true,
+            Course::Serving | Course::Deserting { .. } => true,
             Course::Draining { kill_at_ms } => by_ms < kill_at_ms,
             Course::Hung { .. } | Course::Killed { .. } => false,
         };
@@ -93,6 +95,18 @@ impl Worker {
                 worker: self.id,
                 grace_ms,
             });
+            out.push(Action::SlotChanged { slot: self.id.slot });
+        }
+    }
+
+    /// It says that it accepts no more. Whoever was asked to leave has been counted out already.
+    pub(super) fn desert(&mut self, drain_timeout_ms: u64, now_ms: u64, out: &mut Vec<Action>) {
+        if self.course == Course::Serving {
+            self.course = Course::Deserting {
+                kill_at_ms: now_ms
+                    .saturating_add(drain_timeout_ms)
+                    .saturating_add(ABORT_GRACE_MS),
+            };
             out.push(Action::SlotChanged { slot: self.id.slot });
         }
     }
@@ -125,7 +139,12 @@ impl Worker {
             (Course::Serving, Some(_)) => {
                 Some(self.heard_at_ms.saturating_add(limits.worker_timeout_ms))
             }
-            (Course::Draining { kill_at_ms } | Course::Hung { kill_at_ms }, _) => Some(kill_at_ms),
+            (
+                Course::Draining { kill_at_ms }
+                | Course::Deserting { kill_at_ms }
+                | Course::Hung { kill_at_ms },
+                _,
+            ) => Some(kill_at_ms),
             (Course::Killed { .. }, _) => None,
         }
     }

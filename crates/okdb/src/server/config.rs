@@ -5,6 +5,7 @@ use std::{io, num::NonZeroU16, path::PathBuf, sync::Arc};
 use okdb_cluster::{
     address::Address,
     driver::{self, Output},
+    exit::ExitCode,
     machine,
 };
 use okdb_http::HttpLimits;
@@ -68,6 +69,9 @@ pub struct Program {
     pub reopen_logs: fn(),
     /// Where the output of workers goes.
     pub worker_output: fn() -> io::Result<Output>,
+    /// Ends the process at once, for an end that takes longer than it may. A program that goes on after its server has none,
+    /// and then the end takes as long as it takes.
+    pub give_up: Option<fn(ExitCode) -> !>,
     /// Hears that every worker serves, once, at that very moment.
     pub ready: Arc<dyn Fn(&Ready<'_>) + Send + Sync>,
     /// Hears what has become of the cluster.
@@ -90,6 +94,7 @@ impl Default for Program {
             read_again: Arc::new(|| Err("this program has no configuration to read again".into())),
             reopen_logs: || {},
             worker_output: okdb_cluster::driver::standard_error,
+            give_up: None,
             ready: Arc::new(|_| {}),
             changed: Arc::new(|_| {}),
         }
@@ -117,6 +122,8 @@ pub struct WorkerConfig {
     pub value_bytes: usize,
     /// See [`ServerConfig::connections`].
     pub connections: usize,
+    /// See [`ServerConfig::drain_timeout_ms`].
+    pub drain_timeout_ms: u64,
     /// What the cluster looks like now.
     pub snapshot: ClusterSnapshot,
 }
@@ -205,6 +212,7 @@ impl ServerConfig {
             body_bytes: self.body_bytes,
             value_bytes: self.value_bytes,
             connections: self.connections,
+            drain_timeout_ms: self.drain_timeout_ms,
             snapshot,
         }
     }

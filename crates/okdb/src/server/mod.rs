@@ -6,6 +6,7 @@
 mod arrivals;
 mod background;
 mod config;
+mod ending;
 mod gate;
 mod host;
 mod lock_watch;
@@ -33,6 +34,7 @@ use okdb_sys::signals::{Blocked, Signals};
 pub use upgrade::Takeover;
 pub use worker::WORKER_COMMAND;
 
+use ending::Ending;
 use primary::Beginning;
 use status::ClusterSnapshot;
 
@@ -124,9 +126,15 @@ impl Default for Birth {
 /// # Errors
 /// [`ServerError`] when the server could not come up.
 pub fn run(config: &ServerConfig, birth: Birth) -> Result<ExitCode, ServerError> {
+    let mut config = config.clone();
+    if let Some(takeover) = &birth.takeover {
+        takeover
+            .settle(&mut config)
+            .map_err(ServerError::system("cannot go on as the upgraded server"))?;
+    }
     let lock = birth.takeover.as_ref().map(|taken| Arc::clone(&taken.lock));
-    let (store, telemetry) = open(config, lock)?;
-    serve(config, &store, &telemetry, birth)
+    let (store, telemetry) = open(&config, lock)?;
+    serve(&config, &store, &telemetry, birth)
 }
 
 /// Opens the root as its server.
@@ -159,6 +167,8 @@ pub(crate) fn serve(
     telemetry: &Arc<Telemetry>,
     birth: Birth,
 ) -> Result<ExitCode, ServerError> {
+    // Until the store is closed, too.
+    let ending = Ending::new(config.program.give_up);
     let served = match birth.takeover {
         Some(takeover) => {
             forget_predecessor(store)?;
@@ -169,10 +179,10 @@ pub(crate) fn serve(
                 notifier: birth.notifier,
                 chores: Chores::start(store).map_err(ServerError::system(NO_CHORES))?,
             };
-            let beginning = Beginning::Resume(takeover.state);
-            primary::run(config, store, telemetry, beginning, means)
+            let beginning = Beginning::Resume(takeover);
+            primary::run(config, store, telemetry, beginning, means, &ending)
         }
-        None => start(config, store, telemetry, birth),
+        None => start(config, store, telemetry, birth, &ending),
     };
     store.close();
     served
@@ -184,6 +194,7 @@ fn start(
     store: &Store,
     telemetry: &Arc<Telemetry>,
     birth: Birth,
+    ending: &Ending,
 ) -> Result<ExitCode, ServerError> {
     let mut workers = config.workers;
     if config.force_private_segment {
@@ -207,10 +218,10 @@ fn start(
         chores: Chores::start(store).map_err(ServerError::system(NO_CHORES))?,
     };
     if workers == NonZeroU16::MIN {
-        standalone::run(config, store, telemetry, &listeners, means)
+        standalone::run(config, store, telemetry, &listeners, means, ending)
     } else {
         let beginning = Beginning::Start(listeners);
-        primary::run(config, store, telemetry, beginning, means)
+        primary::run(config, store, telemetry, beginning, means, ending)
     }
 }
 

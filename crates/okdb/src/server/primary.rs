@@ -26,9 +26,10 @@ use okdb_sys::{host::monotonic_ms, reap::Exit, signals::unblock_all, spawn::Chil
 use super::{
     Means, NO_CHORES, ServerConfig, ServerError, WORKER_COMMAND, announce,
     background::{BusFollower, Mender},
+    ending::Ending,
     lock_watch::LockWatch,
     status::{ClusterSnapshot, unix_ms},
-    upgrade::Successor,
+    upgrade::{Successor, Takeover},
 };
 use crate::{chores::Chores, process::Telemetry};
 
@@ -40,7 +41,7 @@ pub(crate) enum Beginning {
     /// With listeners.
     Start(Listeners),
     /// With what the program that this process ran before has handed over.
-    Resume(Vec<u8>),
+    Resume(Takeover),
 }
 
 pub(crate) fn run(
@@ -49,6 +50,7 @@ pub(crate) fn run(
     telemetry: &Arc<Telemetry>,
     beginning: Beginning,
     means: Means,
+    ending: &Ending,
 ) -> Result<ExitCode, ServerError> {
     let started_ms = monotonic_ms();
     let presence = telemetry.join(store, okdb_shm::Role::Primary, None);
@@ -57,8 +59,16 @@ pub(crate) fn run(
     let options = config.supervision();
     let driver = match beginning {
         Beginning::Start(listeners) => Driver::new(listeners, means.signals, options),
-        Beginning::Resume(state) => Driver::resume(&state, means.signals, options)
-            .map_err(|error| ServerError::Config(error.to_string()))?,
+        Beginning::Resume(takeover) => {
+            let driver = Driver::resume(&takeover.state, means.signals, options)
+                .map_err(|error| ServerError::Config(error.to_string()))?;
+            // What was changed by hand since then stays; what the configuration says anew counts.
+            if takeover.workers == config.workers.get() {
+                driver
+            } else {
+                driver.workers(config.workers.get())
+            }
+        }
     };
     let output = (config.program.worker_output)()
         .map_err(ServerError::system("cannot open where worker output goes"))?;
@@ -89,6 +99,7 @@ pub(crate) fn run(
         mender: Mender::start(store)?,
         slots: slot_writer(store),
         rates: Rates::default(),
+        stopping_since: None,
     };
     let me = std::process::id();
     let mut spawner = ExecSpawner::new("okdb", move |launch: &Launch<'_>| {
@@ -114,6 +125,9 @@ pub(crate) fn run(
         unblock_all().map_err(ServerError::system("cannot hear signals"))?;
     }
     let code = driver.run(&mut spawner, &mut observer);
+    let grace = Duration::from_millis(observer.config.shutdown_grace_ms);
+    let began = observer.stopping_since.unwrap_or_else(Instant::now);
+    ending.begin(began + grace, code);
     drop(observer);
     drop(presence);
     Ok(code)
@@ -129,6 +143,7 @@ struct Supervisor {
     mender: Mender,
     slots: Option<SlotWriter>,
     rates: Rates,
+    stopping_since: Option<Instant>,
 }
 
 /// What the counters were when the status line was made last.
@@ -165,7 +180,9 @@ impl Supervisor {
         if !(self.chores.halt(HALT_TIMEOUT) && self.mender.halt(HALT_TIMEOUT)) {
             return "background work does not come to a rest; try again".into();
         }
-        self.successor.become_it(parcel, &self.store).to_string()
+        self.successor
+            .become_it(parcel, &self.store, self.config.workers)
+            .to_string()
     }
 }
 
@@ -250,7 +267,7 @@ impl Observer for Supervisor {
     }
 
     fn on_stop(&mut self) {
-        // Supervision has said so already, with the reason.
+        self.stopping_since = Some(Instant::now());
     }
 }
 

@@ -27,6 +27,7 @@ use super::{
     Means, ServerConfig, ServerError, announce,
     arrivals::Arrivals,
     background::BusFollower,
+    ending::Ending,
     host::ProcessHost,
     status::{ClusterSnapshot, unix_ms},
     worker::{listeners as http_listeners, runtime},
@@ -47,9 +48,10 @@ pub(crate) fn run(
     telemetry: &Arc<Telemetry>,
     listeners: &Listeners,
     means: Means,
+    ending: &Ending,
 ) -> Result<ExitCode, ServerError> {
     let runtime = runtime().map_err(ServerError::system("cannot make an event loop"))?;
-    let result = runtime.block_on(serve(config, store, telemetry, listeners, means));
+    let result = runtime.block_on(serve(config, store, telemetry, listeners, means, ending));
     runtime.shutdown_background();
     result
 }
@@ -60,6 +62,7 @@ async fn serve(
     telemetry: &Arc<Telemetry>,
     listeners: &Listeners,
     means: Means,
+    ending: &Ending,
 ) -> Result<ExitCode, ServerError> {
     let started_ms = monotonic_ms();
     let presence = telemetry.join(store, okdb_shm::Role::Standalone, Some(0));
@@ -129,8 +132,9 @@ async fn serve(
         tracing::info!("stopping");
         told.notifier.stopping();
         host.unready.replace(Some("draining"));
-        let grace = told.config.shutdown_grace_ms;
-        let grace = Duration::from_millis(grace).saturating_sub(LEAVE_EARLY);
+        let grace = Duration::from_millis(told.config.shutdown_grace_ms);
+        ending.begin(std::time::Instant::now() + grace, code.get());
+        let grace = grace.saturating_sub(LEAVE_EARLY);
         // The other end is gone only with this very future.
         let _ = stopping.send(grace);
         let reason = tokio::select! {

@@ -7,11 +7,13 @@
 use std::{
     ffi::{OsStr, OsString},
     io,
+    num::NonZeroU16,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+pub use okdb_cluster::handover::CHECK_PASSED;
 use okdb_cluster::handover::{Parcel, VERSION};
 use okdb_store::{Options, Role, Store};
 use okdb_sys::{
@@ -22,7 +24,7 @@ use okdb_sys::{
 
 use super::{ServerConfig, ServerError};
 
-/// The variable by which a program learns that it goes on as a server's primary: `PID:STATE_FD:LOCK_FD`.
+/// The variable by which a program learns that it goes on as a server's primary: `PID:STATE_FD:LOCK_FD:WORKERS`.
 const TAKEOVER_VARIABLE: &str = "OKDB_TAKEOVER";
 
 /// The variable by which a program learns that it is only to check whether it could: the version of the state.
@@ -35,6 +37,8 @@ pub struct Takeover {
     pub(crate) state: Vec<u8>,
     /// The root's lock.
     pub(crate) lock: Arc<OwnedFd>,
+    /// How many workers the configuration had said there shall be.
+    pub(crate) workers: u16,
 }
 
 impl Takeover {
@@ -53,7 +57,7 @@ impl Takeover {
             .map_while(|number| number.parse().ok())
             .collect();
         // A variable that came by way of a parent is about that parent.
-        let [pid, state, lock] = numbers.as_slice() else {
+        let [pid, state, lock, workers] = numbers.as_slice() else {
             return Ok(None);
         };
         if *pid != i64::from(std::process::id()) {
@@ -64,11 +68,31 @@ impl Takeover {
             Ok(Self {
                 state: read_memory_file(take(*state)?)?,
                 lock: Arc::new(take(*lock)?),
+                workers: u16::try_from(*workers).unwrap_or(0),
             })
         };
         take()
             .map(Some)
             .map_err(ServerError::system("cannot go on as the upgraded server"))
+    }
+
+    /// Leaves what a running server cannot change as it is, whatever the configuration says by now.
+    pub(crate) fn settle(&self, config: &mut ServerConfig) -> io::Result<()> {
+        let lock = std::fs::read_link(format!("/proc/self/fd/{}", self.lock.as_raw_fd()))?;
+        let root = lock
+            .parent()
+            .ok_or_else(|| io::Error::other("the root's lock has no folder"))?;
+        if std::fs::canonicalize(&config.root).ok().as_deref() != Some(root) {
+            tracing::warn!(
+                key = "root",
+                "changed, but only a restart brings it into force"
+            );
+            root.clone_into(&mut config.root);
+        }
+        // As the root has recorded them.
+        config.durability = None;
+        config.map_size = None;
+        Ok(())
     }
 }
 
@@ -104,7 +128,12 @@ impl Successor {
     }
 
     /// Becomes it. Comes back only with the reason why not.
-    pub(crate) fn become_it(&self, parcel: &Parcel<'_>, store: &Store) -> io::Error {
+    pub(crate) fn become_it(
+        &self,
+        parcel: &Parcel<'_>,
+        store: &Store,
+        workers: NonZeroU16,
+    ) -> io::Error {
         let prepare = || -> io::Result<(OwnedFd, OwnedFd)> {
             let lock = store
                 .server_lock()?
@@ -116,7 +145,7 @@ impl Successor {
             Err(error) => return error,
         };
         let takeover = format!(
-            "{}:{}:{}",
+            "{}:{}:{}:{workers}",
             std::process::id(),
             state.as_raw_fd(),
             lock.as_raw_fd()
@@ -153,7 +182,7 @@ pub fn is_check() -> bool {
 }
 
 /// The check: whether this program could go on with what the running one would hand over, for this root and
-/// configuration. Changes nothing.
+/// configuration. Changes nothing. A program for which it succeeds ends with [`CHECK_PASSED`].
 ///
 /// # Errors
 /// Why it could not.

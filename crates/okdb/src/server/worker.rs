@@ -37,8 +37,6 @@ pub const WORKER_COMMAND: &str = "__worker";
 const HEARTBEAT_MS: u64 = 1_000;
 /// How long before the primary would kill it a worker closes what is left, so that it still ends by itself.
 const LEAVE_EARLY: Duration = Duration::from_millis(300);
-/// How long a worker that was told to end by a signal of its own may drain.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Threads for scans, imports and exports.
 const POOL_THREADS_MAX: usize = 4;
 /// How long an idle one of them is kept.
@@ -177,6 +175,7 @@ async fn serve(
         host: &host,
         presence: &presence,
         gone: &gone,
+        drain_timeout: Duration::from_millis(config.drain_timeout_ms),
         intake,
         leave_by,
     };
@@ -277,6 +276,8 @@ struct Supervised<'w> {
     host: &'w ProcessHost,
     presence: &'w Presence,
     gone: &'w Notify,
+    /// How long it may drain when a signal of its own tells it to end.
+    drain_timeout: Duration,
     /// Listeners that come and go.
     intake: mpsc::UnboundedSender<Intake>,
     /// By when to be gone, once that is asked for.
@@ -328,7 +329,7 @@ impl Supervised<'_> {
                     self.leave_within(ORPHAN_GRACE);
                 }
                 News::Signals(signals) if signals.contains(&Signal::Term) => {
-                    self.leave_within(DRAIN_TIMEOUT);
+                    self.leave_within(self.drain_timeout);
                 }
                 News::Signals(_) => {}
             }
@@ -336,9 +337,14 @@ impl Supervised<'_> {
     }
 
     /// Begins to leave, or to be quicker about it.
-    fn leave_within(&self, time: Duration) {
+    fn leave_within(&mut self, time: Duration) {
         let deadline = Instant::now() + time.saturating_sub(LEAVE_EARLY);
-        self.host.unready.replace(Some("draining"));
+        if self.host.unready.replace(Some("draining")).is_none() {
+            // The others shall answer what comes from now on. A primary that is gone, or does not read, needs no telling.
+            if let Err(error) = self.connection.try_send(&ToPrimary::Bye) {
+                tracing::debug!(%error, "the primary was not told");
+            }
+        }
         self.leave_by.send_if_modified(|leave_by| {
             let sooner = leave_by.is_none_or(|earlier| deadline < earlier);
             if sooner {

@@ -79,3 +79,22 @@ fn nothing_changes_hands_at_a_stop() {
     world.stop();
     assert_eq!(news(&mut world), []);
 }
+
+#[test]
+fn a_worker_that_somebody_else_sends_away_is_helped_out_at_once() {
+    let mut world = World::serving(2);
+    let worker = world.workers[1];
+    world.feed(Event::Leaving { worker });
+    assert_eq!(news(&mut world), [ORPHAN]);
+    assert_eq!(world.state(1), crate::machine::SlotState::Draining);
+    world.leaves(worker);
+    assert_eq!(world.state(1), crate::machine::SlotState::Backoff);
+    world.pass(250);
+    world.ready(1);
+    assert_eq!(news(&mut world), [RECLAIM]);
+    // One that was asked to leave has been counted out already.
+    let asked = world.workers[1];
+    world.feed(Event::RemoveWorker);
+    world.feed(Event::Leaving { worker: asked });
+    assert_eq!(news(&mut world), [ORPHAN]);
+}

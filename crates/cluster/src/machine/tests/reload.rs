@@ -189,3 +189,24 @@ fn a_stop_shortens_the_time_of_those_that_drain_already() {
         1
     );
 }
+
+#[test]
+fn an_old_worker_that_somebody_kills_is_mended_like_any_other() {
+    let mut world = World::serving(1);
+    let old = world.workers[0];
+    world.reload();
+    world.ready(0);
+    world.feed(crate::machine::Event::Exited {
+        worker: old,
+        exit: super::KILLED,
+    });
+    assert!(world.log.iter().any(|action| matches!(
+        action,
+        Action::ReportDeath { worker, .. } if *worker == old
+    )));
+    assert_eq!(
+        world.state(0),
+        SlotState::Ready,
+        "and costs the slot nothing"
+    );
+}

@@ -94,3 +94,36 @@ fn a_slot_in_backoff_can_be_scaled_away() {
     assert_eq!(world.state(1), SlotState::Decommissioned);
     assert_eq!(world.spawns.len(), 2);
 }
+
+#[test]
+fn who_does_not_serve_goes_first_and_who_alone_serves_stays() {
+    let mut world = World::serving(3);
+    world.dies(0);
+    world.feed(super::Event::RemoveWorker);
+    assert_eq!(world.saw(Action::ReportRemoved { slot: 0 }), 1);
+    world.dies(1);
+    world.feed(super::Event::RemoveWorker);
+    assert_eq!(world.saw(Action::ReportRemoved { slot: 1 }), 1);
+    assert_eq!(world.state(2), SlotState::Ready);
+    world.feed(super::Event::RemoveWorker);
+    assert_eq!(refused(&world, Refusal::LastWorker), 1);
+}
+
+#[test]
+fn all_dead_waits_for_those_that_finish_what_they_have() {
+    let mut world = World::serving(2);
+    let left = world.workers[1];
+    world.feed(super::Event::RemoveWorker);
+    for _ in 0..5 {
+        world.dies(0);
+        world.pass(2_000);
+    }
+    assert!(world.saw(Action::StopAllDead) > 0);
+    assert_eq!(world.finished(), None);
+    world.feed(super::Event::StopRequested {
+        grace_ms: 3_000,
+        code: crate::exit::ExitCode::AllSlotsDead,
+    });
+    world.leaves(left);
+    assert_eq!(world.finished(), Some(crate::exit::ExitCode::AllSlotsDead));
+}
