@@ -124,9 +124,13 @@ impl Launch {
     /// Two workers of a copy of the command, which may be replaced by another.
     #[must_use]
     pub fn of(program: &Path, root: &Path) -> Self {
+        Self::program(program, root).arg("--workers").arg("2")
+    }
+
+    /// The same without saying how many workers.
+    #[must_use]
+    pub fn program(program: &Path, root: &Path) -> Self {
         Self::command(Command::new(program), root)
-            .arg("--workers")
-            .arg("2")
     }
 
     /// Two workers, started by a program that runs the rest of its arguments, in

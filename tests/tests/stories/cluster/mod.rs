@@ -5,6 +5,7 @@ mod clock;
 mod hostile;
 mod reload;
 mod scale;
+mod sent_away;
 mod starved;
 mod stopped;
 mod upgrade;

@@ -123,7 +123,8 @@ fn what_cannot_go_on_changes_nothing() {
         program.display(),
         spoiled = spoiled.display(),
     );
-    let attempts: [(&str, &str); 3] = [
+    let attempts: [(&str, &str); 4] = [
+        ("#!/bin/sh\nexit 0\n", "upgrade refused"),
         ("#!/bin/sh\necho not today >&2\nexit 1\n", "not today"),
         ("#!/bin/sh\nkill -KILL $$\n", "upgrade refused"),
         (&passes_and_spoils_itself, "the upgrade failed"),
@@ -190,4 +191,77 @@ fn a_stop_that_comes_with_an_upgrade_is_not_lost() {
         server.signal(Signal::SIGTERM);
         server.expect_clean_exit();
     }
+}
+
+#[test]
+fn what_only_a_restart_can_change_is_left_as_it_is() {
+    let place = Place::new();
+    let program = copy(&place);
+    let file = place.path("okdb.json");
+    let configure = |text: &str| fs::write(&file, text).expect("written");
+    configure(r#"{"http":{"workers":2}}"#);
+    let mut server = Launch::program(&program, &place.root())
+        .arg("--config")
+        .arg(&file)
+        .start();
+    // No command-line option says how many workers, so that the file does.
+    configure(r#"{"http":{"workers":3},"storage":{"durability":"fast","mapSize":1073741824}}"#);
+    server.signal(Signal::SIGUSR2);
+    wait_until("the new program, and a worker more", SOON, || {
+        server.log().contains("upgraded in place")
+            && server
+                .slots()
+                .iter()
+                .filter(|slot| slot.state == "ready")
+                .count()
+                == 3
+    });
+    let info = server.client().get("/api/info").expect(200).json();
+    assert_eq!(info["durability"], "strict");
+
+    wait_until("the end of the reload", SOON, || {
+        server.log().contains("reloaded")
+    });
+    // A log that cannot be opened is found out by the check.
+    let before = pids(&server);
+    configure(r#"{"http":{"workers":3},"log":{"file":"/nonexistent/okdb.log"}}"#);
+    server.signal(Signal::SIGUSR2);
+    wait_until("the refusal", SOON, || {
+        server.log().contains("the new program cannot go on")
+    });
+    assert!(server.log().contains("/nonexistent/okdb.log"));
+    assert_eq!(pids(&server), before);
+    server.stop();
+}
+
+#[test]
+fn no_thread_but_the_main_one_hears_signals() {
+    let place = Place::new();
+    let program = copy(&place);
+    let log = place.path("okdb.log");
+    let mut server = Launch::of(&program, &place.root())
+        .arg("--log-file")
+        .arg(&log)
+        .start();
+    let term = 1_u64 << (Signal::SIGTERM as u64 - 1);
+    let pid = server.pid();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
+    let mut hearing = Vec::new();
+    for thread in threads {
+        let status = fs::read_to_string(thread.expect("a thread").path().join("status"));
+        // One that has ended meanwhile hears nothing.
+        let Ok(status) = status else { continue };
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.map(|line| line.trim().to_owned()).expect("a field")
+        };
+        let blocked = u64::from_str_radix(&field("SigBlk:"), 16).expect("a mask");
+        if blocked & term == 0 {
+            hearing.push((field("Pid:"), field("Name:")));
+        }
+    }
+    let main = [pid.to_string()];
+    let pids: Vec<&String> = hearing.iter().map(|(pid, _)| pid).collect();
+    assert_eq!(pids, main.iter().collect::<Vec<_>>(), "{hearing:?}");
+    server.stop();
 }
