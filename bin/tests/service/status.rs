@@ -146,10 +146,8 @@ fn a_stopped_worker_is_named_with_the_remedy() {
     server.stop();
 }
 
-#[test]
-fn a_stopped_process_that_holds_the_write_lock_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut server, _) = server(&folder, "2");
+/// A library process that is stopped while it holds the write lock, and what the status tells of the lock.
+fn stopped_with_the_lock(folder: &TempDir) -> (Server, Value) {
     // It takes the lock again and again until it is stopped while it has it.
     let (reader, mut writer) = std::io::pipe().unwrap();
     std::thread::spawn(move || {
@@ -159,7 +157,7 @@ fn a_stopped_process_that_holds_the_write_lock_is_named() {
             number = (number + 1) % 1_000;
         }
     });
-    let mut command = okdb(&folder);
+    let mut command = okdb(folder);
     command
         .args(["import", "things", "-"])
         .stdin(Stdio::from(OwnedFd::from(reader)))
@@ -167,7 +165,7 @@ fn a_stopped_process_that_holds_the_write_lock_is_named() {
     let import = Server::spawn(&mut command);
     drop(command);
     let shows = || {
-        let processes = status(&folder)["processes"].clone();
+        let processes = status(folder)["processes"].clone();
         let processes = processes.as_array().unwrap();
         processes
             .iter()
@@ -181,7 +179,7 @@ fn a_stopped_process_that_holds_the_write_lock_is_named() {
         // A lock is worth a line once it has been held for a second; a lock that is held now is then.
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_millis(1_100) {
-            seen = status(&folder)["writeLocks"].clone();
+            seen = status(folder)["writeLocks"].clone();
         }
         let held = seen.as_array().is_some_and(|locks| !locks.is_empty());
         if !held {
@@ -189,6 +187,14 @@ fn a_stopped_process_that_holds_the_write_lock_is_named() {
         }
         held
     });
+    (import, seen)
+}
+
+#[test]
+fn a_stopped_process_that_holds_the_write_lock_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut server, _) = server(&folder, "2");
+    let (import, seen) = stopped_with_the_lock(&folder);
     assert_eq!(seen[0]["pid"], import.pid(), "{seen}");
     assert_eq!(seen[0]["role"], "library");
     assert_eq!(seen[0]["env"], "default");
@@ -207,6 +213,23 @@ fn a_stopped_process_that_holds_the_write_lock_is_named() {
         locks.as_array().is_some_and(Vec::is_empty)
     });
     server.stop();
+}
+
+#[test]
+fn a_lock_that_nobody_gives_back_holds_no_stop() {
+    for workers in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut server, address) = server(&folder, workers);
+        let (import, _) = stopped_with_the_lock(&folder);
+        // A write that waits for the lock, for ever.
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        let put = "PUT /api/default/types/things/x HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 11\r\n\r\n{\"value\":1}";
+        client.write_all(put.as_bytes()).unwrap();
+        server.signal(Signal::Term);
+        let status = server.wait();
+        assert_eq!(status.code(), Some(0), "{workers} workers: {status}");
+        assert_eq!(import.state(), Some('T'), "it still holds the lock");
+    }
 }
 
 #[test]
