@@ -177,14 +177,20 @@ impl<'fd> Spawn<'fd> {
 
         let mut child = started?;
         let stderr = child.stderr.take().map(OwnedFd::from);
-        if let Some(stderr) = &stderr {
-            set_nonblocking(stderr, true)?;
-        }
         // Even a child that is dead by now keeps its pid and start time until it is reaped.
-        Ok(Child {
-            identity: Identity::of(child.id())?,
-            stderr,
-        })
+        let known = stderr
+            .as_ref()
+            .map_or(Ok(()), |stderr| set_nonblocking(stderr, true))
+            .and_then(|()| Identity::of(child.id()));
+        match known {
+            Ok(identity) => Ok(Child { identity, stderr }),
+            Err(error) => {
+                // Nobody could ever signal or reap it. It may have ended by itself meanwhile.
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
     }
 
     /// Occupies the target numbers in this process, as far as they are free, until the child has been
