@@ -172,6 +172,8 @@ impl<S: Spawner, O: Observer> Supervision<'_, S, O> {
         for process in self.roster.iter_mut() {
             process.read_stderr(Reading::Some, &self.copier);
         }
+        // Said before the flush: what waits to be written ends with this program.
+        tracing::info!("handing over to the new program");
         self.copier.flush(super::OUTPUT_TIMEOUT);
         let (processes, exits) = self.roster.hand_over();
         let handover = Handover {
@@ -190,7 +192,6 @@ impl<S: Spawner, O: Observer> Supervision<'_, S, O> {
             state: handover.to_bytes(),
             descriptors: descriptors.collect(),
         };
-        tracing::info!("handing over to the new program");
         let waiting = self.signals.as_mut().map(make_wait).transpose();
         let reason = match &waiting {
             Ok(_) => self.observer.hand_over(&parcel),

@@ -1,8 +1,10 @@
 //! What an operator does to a running cluster, and what must not be noticed of it.
 
+mod amid;
 mod chaos;
 mod clock;
 mod hostile;
+mod overlapping;
 mod reload;
 mod scale;
 mod sent_away;
