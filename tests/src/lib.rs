@@ -12,6 +12,7 @@
 //! - [`process`] reads `/proc` and sends signals.
 //! - [`oracle`] asks whether a root is whole and its clock without gap.
 //! - [`data`] makes deterministic records and random numbers.
+//! - [`slow_start`] is a program that becomes okdb when it may.
 //! - [`wait`] waits for conditions; [`torture`] says how long a story is told.
 
 #![allow(
@@ -34,5 +35,6 @@ pub mod load;
 pub mod oracle;
 pub mod process;
 pub mod server;
+pub mod slow_start;
 pub mod torture;
 pub mod wait;

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use okdb_tests::data::Random;
-use okdb_tests::load::{Load, Tally, Written};
+use okdb_tests::load::{Load, Outcome, Tally};
 use okdb_tests::oracle;
 use okdb_tests::process::{Process, Signal, open_files};
 use okdb_tests::server::{Launch, Place, Server};
@@ -54,13 +54,37 @@ fn worker_of(server: &Server, slot: usize) -> Process {
     found.expect("just found")
 }
 
-fn merge(into: &mut HashMap<String, Written>, tally: &mut Tally, load: Load, server: &Server) {
-    let outcome = load.finish();
-    outcome.expect_written(&mut server.client());
-    tally.answered += outcome.tally.answered;
-    tally.failed += outcome.tally.failed;
-    tally.refused += outcome.tally.refused;
-    into.extend(outcome.written);
+/// Ends a load, and asks for everything that was ever acknowledged: a later crash may not undo what an earlier one left.
+fn settle(so_far: &mut Vec<Outcome>, load: Load, server: &Server) {
+    so_far.push(load.finish());
+    let mut client = server.client();
+    for outcome in so_far {
+        outcome.expect_written(&mut client);
+    }
+}
+
+fn sum(outcomes: &[Outcome], of: impl Fn(&Tally) -> u64) -> u64 {
+    outcomes.iter().map(|outcome| of(&outcome.tally)).sum()
+}
+
+fn expect_no_wrong_answer(outcomes: &[Outcome]) {
+    for outcome in outcomes {
+        let tally = &outcome.tally;
+        assert_eq!(
+            tally.refused, 0,
+            "a death is no excuse for a wrong answer: {tally:?}"
+        );
+    }
+}
+
+/// The most places that the reader table of the environment `default` has had in use at a time.
+fn readers(server: &Server) -> u64 {
+    let text = server.fresh().get("/metrics").expect(200).text();
+    let value = text
+        .lines()
+        .find(|line| line.starts_with("okdb_readers{") && line.contains("\"default\""))
+        .and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    value.unwrap_or_else(|| panic!("no okdb_readers in {text}"))
 }
 
 #[test]
@@ -72,6 +96,7 @@ fn workers_that_die_at_random_lose_nothing_and_leave_nothing() {
     let load = Load::start(&server.addresses()[0], "workers", 6, 6);
     load.wait_for_more(100);
     let files = open_files(server.pid());
+    let readers_before = readers(&server);
     let mut last_death: HashMap<usize, Instant> = HashMap::new();
     for _ in 0..kills {
         let slot = random.index(WORKERS);
@@ -89,12 +114,18 @@ fn workers_that_die_at_random_lose_nothing_and_leave_nothing() {
         let restarts: u64 = slots.iter().map(|slot| slot.restarts).sum();
         restarts == kills as u64 && slots.iter().all(|slot| slot.state == "ready")
     });
-    let (mut written, mut tally) = (HashMap::new(), Tally::default());
-    merge(&mut written, &mut tally, load, &server);
-    assert_eq!(tally.refused, 0, "a death is no excuse for a wrong answer");
+    let mut outcomes = Vec::new();
+    settle(&mut outcomes, load, &server);
+    expect_no_wrong_answer(&outcomes);
     wait_until("as many descriptors as before", SOON, || {
         open_files(server.pid()) <= files
     });
+    // Each dead worker's places are free again, or every death would add one at least.
+    let readers_after = readers(&server);
+    assert!(
+        readers_after <= readers_before + kills as u64 / 2,
+        "{readers_before}, then {readers_after} places for readers"
+    );
     server.stop();
     oracle::verify(&place.root());
     assert_eq!(
@@ -104,16 +135,34 @@ fn workers_that_die_at_random_lose_nothing_and_leave_nothing() {
     );
     let mut table = Table::new(
         "workers killed at random",
-        &["", "kills", "answered", "connections lost"],
+        &[
+            "",
+            "kills",
+            "answered",
+            "connections lost",
+            "readers before",
+            "after",
+        ],
     );
-    table.row("4 workers", &[kills as u64, tally.answered, tally.failed]);
+    let answered = sum(&outcomes, |tally| tally.answered);
+    let failed = sum(&outcomes, |tally| tally.failed);
+    table.row(
+        "4 workers",
+        &[
+            kills as u64,
+            answered,
+            failed,
+            readers_before,
+            readers_after,
+        ],
+    );
     table.print();
 }
 
 fn restarts_after(name: &str, rounds: usize, kill: fn(&mut Server)) {
     let mut random = Random::new("chaos::restarts", 2);
     let place = Place::new();
-    let (mut written, mut tally) = (HashMap::new(), Tally::default());
+    let mut outcomes = Vec::new();
     let mut slowest = Duration::ZERO;
     for round in 0..rounds {
         let begin = Instant::now();
@@ -129,12 +178,12 @@ fn restarts_after(name: &str, rounds: usize, kill: fn(&mut Server)) {
             family.iter().all(|process| !process.lives())
         });
         let next = launch(&place);
-        merge(&mut written, &mut tally, load, &next);
+        settle(&mut outcomes, load, &next);
         let mut next = next;
         next.stop();
         oracle::verify(&place.root());
     }
-    assert_eq!(tally.refused, 0, "a death is no excuse for a wrong answer");
+    expect_no_wrong_answer(&outcomes);
     let mut table = Table::new(
         &format!("{name} killed"),
         &[
@@ -148,7 +197,12 @@ fn restarts_after(name: &str, rounds: usize, kill: fn(&mut Server)) {
     let slowest = u64::try_from(slowest.as_millis()).unwrap_or(u64::MAX);
     table.row(
         "4 workers",
-        &[rounds as u64, tally.answered, tally.failed, slowest],
+        &[
+            rounds as u64,
+            sum(&outcomes, |tally| tally.answered),
+            sum(&outcomes, |tally| tally.failed),
+            slowest,
+        ],
     );
     table.print();
 }

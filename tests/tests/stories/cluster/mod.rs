@@ -4,6 +4,7 @@ mod amid;
 mod chaos;
 mod clock;
 mod hostile;
+mod in_between;
 mod overlapping;
 mod reload;
 mod scale;
