@@ -1,5 +1,7 @@
 //! What is told of a slot: plain data, as it goes into status answers and snapshots.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use okdb_sys::signals::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +68,15 @@ impl LastExit {
             reason,
         }
     }
+}
+
+/// The wall clock in Unix milliseconds, for display only: nothing is decided by it.
+#[must_use]
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Cuts the `last_stderr` of all slots down to `bytes_max` together, each slot getting an equal share and

@@ -1,11 +1,9 @@
 //! The processes of all slots, and what is remembered of those that have ended.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use super::process::Process;
 use crate::handover::{HandedExit, HandedProcess};
 use crate::machine::{SlotView, WorkerExit, WorkerId};
-use crate::status::{LastExit, SlotStatus};
+use crate::status::{LastExit, SlotStatus, unix_ms};
 
 /// What is remembered of a slot beyond the machine's state.
 #[derive(Debug, Default)]
@@ -148,12 +146,4 @@ impl Roster {
             orphaned: view.orphaned,
         }
     }
-}
-
-/// The wall clock, for display only: nothing is decided by it.
-pub(super) fn unix_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

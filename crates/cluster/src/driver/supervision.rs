@@ -15,7 +15,7 @@ use okdb_sys::signals::Signals;
 use super::control::Orders;
 use super::orphans::Orphans;
 use super::process::{Process, Reading, Talk};
-use super::roster::{Roster, unix_ms};
+use super::roster::Roster;
 use super::upgrade::{Check, Resumed};
 use super::{Driver, Observer, Options, Plan, SNAPSHOT_INTERVAL_MS, SNAPSHOT_STDERR_BYTES_MAX};
 use crate::exit::ExitCode;
@@ -23,7 +23,7 @@ use crate::listen::Listeners;
 use crate::machine::{Action, Event, Kill, Machine, TICK_MS, WorkerExit, WorkerId};
 use crate::output::Copier;
 use crate::spawner::{Launch, Spawner};
-use crate::status::{SlotStatus, bound_stderr};
+use crate::status::{SlotStatus, bound_stderr, unix_ms};
 use crate::systemd::Notifier;
 
 /// How long to pause when even `poll` fails, which only a starved system makes it do.

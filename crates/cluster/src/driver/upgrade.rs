@@ -14,12 +14,13 @@ use okdb_sys::signals::{Blocked, Signals};
 
 use super::Observer;
 use super::process::{Process, Reading};
-use super::roster::{Roster, unix_ms};
+use super::roster::Roster;
 use super::supervision::Supervision;
 use crate::handover::{CHECK_PASSED, Handover, Parcel, ResumeError, VERSION};
 use crate::listen::Listeners;
 use crate::machine::{Action, Machine, WorkerExit, WorkerId};
 use crate::spawner::Spawner;
+use crate::status::unix_ms;
 
 /// How long the end waits for a check that was killed.
 const REAP_TIMEOUT: Duration = Duration::from_millis(500);

@@ -17,7 +17,7 @@ use okdb_cluster::{
     listen::Listeners,
     machine::{SlotState, WorkerExit},
     spawner::{ExecSpawner, Launch},
-    status::SlotStatus,
+    status::{SlotStatus, unix_ms},
 };
 use okdb_shm::{SlotRow, SlotWriter};
 use okdb_store::Store;
@@ -28,7 +28,7 @@ use super::{
     background::{BusFollower, Mender},
     ending::Ending,
     lock_watch::LockWatch,
-    status::{ClusterSnapshot, unix_ms},
+    status::ClusterSnapshot,
     upgrade::{Successor, Takeover},
 };
 use crate::{chores::Chores, process::Telemetry};

@@ -12,6 +12,7 @@ use okdb_cluster::{
     driver::{Order, Orders},
     exit::ExitCode,
     listen::Listeners,
+    status::unix_ms,
     systemd::Notifier,
 };
 use okdb_http::Serving;
@@ -29,7 +30,7 @@ use super::{
     background::BusFollower,
     ending::Ending,
     host::ProcessHost,
-    status::{ClusterSnapshot, unix_ms},
+    status::ClusterSnapshot,
     worker::{listeners as http_listeners, runtime},
 };
 use crate::{

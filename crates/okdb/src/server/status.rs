@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, path::PathBuf};
 
-use okdb_cluster::status::SlotStatus;
+use okdb_cluster::status::{SlotStatus, unix_ms};
 use okdb_shm::{ScoreRow, Segment};
 use okdb_store::Store;
 use okdb_sys::Identity;
@@ -163,14 +163,6 @@ fn processes(rows: &[ScoreRow]) -> Vec<Value> {
             })
         })
         .collect()
-}
-
-pub(crate) fn unix_ms() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| {
-            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-        })
 }
 
 #[cfg(test)]
