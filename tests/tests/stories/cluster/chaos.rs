@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use okdb_tests::data::Random;
 use okdb_tests::load::{Load, Outcome, Tally};
 use okdb_tests::oracle;
-use okdb_tests::process::{Process, Signal, open_files};
+use okdb_tests::process::{Process, Signal, leaks_no_files, open_files};
 use okdb_tests::server::{Launch, Place, Server};
 use okdb_tests::torture::{Table, rounds};
 use okdb_tests::wait::{SOON, wait_until};
@@ -118,7 +118,7 @@ fn workers_that_die_at_random_lose_nothing_and_leave_nothing() {
     settle(&mut outcomes, load, &server);
     expect_no_wrong_answer(&outcomes);
     wait_until("as many descriptors as before", SOON, || {
-        open_files(server.pid()) <= files
+        leaks_no_files(server.pid(), files)
     });
     // Each dead worker's places are free again, or every death would add one at least.
     let readers_after = readers(&server);

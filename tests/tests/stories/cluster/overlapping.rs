@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use okdb_tests::data::Random;
 use okdb_tests::load::Load;
 use okdb_tests::oracle;
-use okdb_tests::process::{Process, Signal, open_files};
+use okdb_tests::process::{Process, Signal, leaks_no_files, open_files};
 use okdb_tests::server::{Launch, Place, Server};
 use okdb_tests::torture::{Table, rounds};
 use okdb_tests::wait::{SOON, wait_until};
@@ -116,7 +116,7 @@ fn orders_over_one_another_fail_no_request() {
             && wanted == slots_before
         {
             wait_until("no descriptor more than before", SOON, || {
-                open_files(server.pid()) <= before
+                leaks_no_files(server.pid(), before)
             });
         } else {
             files = Some((now, wanted));

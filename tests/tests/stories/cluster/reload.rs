@@ -4,7 +4,7 @@
 use std::fs;
 
 use okdb_tests::load::Load;
-use okdb_tests::process::{Signal, open_files};
+use okdb_tests::process::{Signal, leaks_no_files, open_files};
 use okdb_tests::server::{Launch, Place, Server};
 use okdb_tests::torture::{Table, rounds};
 use okdb_tests::wait::{SOON, wait_until};
@@ -54,7 +54,7 @@ fn rolling_reloads_under_load_fail_no_request() {
     assert!(server.slots().iter().all(|slot| slot.restarts == 0));
     wait_for_no_leavers(&server);
     wait_until("no descriptor more than before", SOON, || {
-        open_files(server.pid()) <= files
+        leaks_no_files(server.pid(), files)
     });
     let mut table = Table::new(
         "rolling reloads under load",

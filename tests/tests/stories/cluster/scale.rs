@@ -2,7 +2,7 @@
 //! connection is left in a queue.
 
 use okdb_tests::load::Load;
-use okdb_tests::process::{Signal, open_files};
+use okdb_tests::process::{Signal, leaks_no_files, open_files};
 use okdb_tests::server::{Launch, Place, Server};
 use okdb_tests::torture::{Table, rounds};
 use okdb_tests::wait::{SOON, wait_until};
@@ -47,7 +47,7 @@ fn scaling_under_load_fails_no_request() {
         wait_until(
             "no descriptor more than after the first round",
             SOON,
-            || open_files(server.pid()) <= first,
+            || leaks_no_files(server.pid(), first),
         );
     }
     let outcome = load.finish();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use okdb_tests::binary;
 use okdb_tests::load::Load;
-use okdb_tests::process::{Process, Signal, open_files};
+use okdb_tests::process::{Process, Signal, leaks_no_files, open_files};
 use okdb_tests::server::{Launch, Place, Server};
 use okdb_tests::torture::{Table, rounds};
 use okdb_tests::wait::{SOON, wait_until};
@@ -73,7 +73,7 @@ fn an_upgrade_under_load_fails_no_request_and_keeps_the_pid() {
         wait_until(
             "no descriptor more than after the first upgrade",
             SOON,
-            || open_files(server.pid()) <= first,
+            || leaks_no_files(server.pid(), first),
         );
     }
     let (outcome, by_file) = (load.finish(), by_file.finish());
