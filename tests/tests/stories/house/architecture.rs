@@ -1,6 +1,6 @@
 //! Dependencies run one way:
-//! `shm → store → processors → features → http → okdb → bin`, with `query` under
-//! `store`, and `bus`, `ipc`, `cluster` beside them, never below `store`.
+//! `shm → store → processors → features → http → okdb → bin`, with `query` and
+//! `schema` under `store`, and `bus`, `ipc`, `cluster` beside them, never below `store`.
 //! `sys` is the ground; a feature never imports another feature.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const FEATURES: [&str; 8] = [
 /// What each package may depend on, of ours. A package that is not listed is a
 /// package that nobody has thought about.
 fn allowed() -> BTreeMap<&'static str, Vec<&'static str>> {
-    let store = vec!["okdb-store", "okdb-query", "okdb-shm"];
+    let store = vec!["okdb-store", "okdb-query", "okdb-schema", "okdb-shm"];
     let with = |base: &[&'static str], more: &[&'static str]| [base, more].concat();
     let feature = with(&store, &["okdb-processors"]);
     let http = with(&feature, &FEATURES);
@@ -33,8 +33,12 @@ fn allowed() -> BTreeMap<&'static str, Vec<&'static str>> {
     let mut table = BTreeMap::from([
         ("okdb-sys", vec![]),
         ("okdb-query", vec![]),
+        ("okdb-schema", vec!["okdb-query"]),
         ("okdb-shm", vec!["okdb-sys"]),
-        ("okdb-store", vec!["okdb-query", "okdb-shm", "okdb-sys"]),
+        (
+            "okdb-store",
+            vec!["okdb-query", "okdb-schema", "okdb-shm", "okdb-sys"],
+        ),
         ("okdb-bus", vec!["okdb-shm", "okdb-sys"]),
         ("okdb-ipc", vec!["okdb-sys"]),
         ("okdb-cluster", vec!["okdb-ipc", "okdb-sys"]),
