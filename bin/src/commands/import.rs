@@ -297,6 +297,7 @@ fn to_root(
     let register = Write::RegisterType {
         name: type_name.to_owned(),
         indexes: Vec::new(),
+        schema: None,
         ensure: true,
     };
     env.submit(register).wait()?;

@@ -53,6 +53,8 @@ codes! {
         "A number is out of the range that can be stored or calculated with.";
     InvalidCursor BAD_REQUEST "INVALID_CURSOR"
         "The cursor was not handed out for this request, or was altered.";
+    InvalidSchema BAD_REQUEST "INVALID_SCHEMA"
+        "The schema is malformed or asks for what cannot be; `details.path` tells where.";
     InvalidIndex BAD_REQUEST "INVALID_INDEX"
         "The index definition is malformed, or records do not fit it.";
     InvalidParameter BAD_REQUEST "INVALID_PARAMETER"
@@ -77,6 +79,10 @@ codes! {
         "What was to be created exists.";
     UniqueConstraint CONFLICT "UNIQUE_CONSTRAINT"
         "Another record holds the same value in a unique index; `details` names the index and the other record.";
+    ForeignKeyViolation CONFLICT "FOREIGN_KEY_VIOLATION"
+        "A record that the value refers to does not exist; `details` names it and where it is referred to.";
+    ForeignKeyRestricted CONFLICT "FOREIGN_KEY_RESTRICTED"
+        "Another record refers to what is to be deleted; `details` names it.";
     ChangelogTruncated GONE "CHANGELOG_TRUNCATED"
         "The change log no longer reaches back to `after`; `details.oldest` is the smallest that can be served.";
     VersionMismatch PRECONDITION_FAILED "VERSION_MISMATCH"
@@ -87,6 +93,8 @@ codes! {
         "The request's path and query are over their limit.";
     UnsupportedMediaType UNSUPPORTED_MEDIA_TYPE "UNSUPPORTED_MEDIA_TYPE"
         "The body's content type is not one that the route reads.";
+    SchemaViolation UNPROCESSABLE_ENTITY "SCHEMA_VIOLATION"
+        "The value does not fit its type's schema; `details.violations` names every failing place.";
     HeadersTooLarge REQUEST_HEADER_FIELDS_TOO_LARGE "HEADERS_TOO_LARGE"
         "The request's headers are over their limit. Refused before there is a request, so the answer may be bare.";
     Internal INTERNAL_SERVER_ERROR "INTERNAL"

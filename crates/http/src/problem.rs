@@ -186,6 +186,24 @@ impl From<Error> for Problem {
             Error::UniqueConstraint { index, key } => plain(Code::UniqueConstraint)
                 .with("index", index)
                 .with("key", key),
+            Error::SchemaViolation { failures } => {
+                let failures = failures
+                    .into_iter()
+                    .map(|[path, message]| json!({ "path": path, "message": message }));
+                plain(Code::SchemaViolation).with("violations", Value::Array(failures.collect()))
+            }
+            Error::ForeignKeyViolation {
+                path,
+                type_name,
+                key,
+            } => plain(Code::ForeignKeyViolation)
+                .with("path", path)
+                .with("type", type_name)
+                .with("key", key),
+            Error::ForeignKeyRestricted { type_name, key } => plain(Code::ForeignKeyRestricted)
+                .with("type", type_name)
+                .with("key", key),
+            Error::InvalidSchema { path, .. } => plain(Code::InvalidSchema).with("path", path),
             Error::InvalidKey(_) => plain(Code::InvalidKey),
             Error::InvalidName(_) => plain(Code::InvalidName),
             Error::InvalidIndex(_) => plain(Code::InvalidIndex),

@@ -37,6 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         type_name: "planets".into(),
         key: key.into(),
         guard: Guard::default(),
+        ttl: None,
         action: Action::Put(value.into()),
     };
     let both = vec![

@@ -170,6 +170,7 @@ impl Db {
         let register = Write::RegisterType {
             name: type_name.to_owned(),
             indexes: Vec::new(),
+            schema: None,
             ensure: true,
         };
         records.env().submit(register).wait()?;

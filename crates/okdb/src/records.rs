@@ -217,6 +217,7 @@ impl Records {
             type_name: self.type_name.clone(),
             key: key.to_owned(),
             guard,
+            ttl: None,
             action,
         };
         match self.env.submit(Write::One(operation)).wait()? {

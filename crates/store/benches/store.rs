@@ -124,6 +124,7 @@ fn put(n: usize, value: String) -> Operation {
         type_name: "t".into(),
         key: key(n),
         guard: Guard::default(),
+        ttl: None,
         action: Action::Put(value),
     }
 }
@@ -140,6 +141,7 @@ fn register(env: &Env, indexes: Vec<IndexSpec>) {
     let write = Write::RegisterType {
         name,
         indexes,
+        schema: None,
         ensure: true,
     };
     env.submit(write).wait().unwrap();

@@ -5,20 +5,27 @@
 //! transaction; `writer` then abandons the batch and runs it again without the culprit.
 
 mod definitions;
+mod prepare;
+mod removal;
+mod schemas;
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
-use heed::{PutFlags, RoTxn, RwTxn};
-use okdb_query::Value;
+use heed::{PutFlags, RwTxn};
 
+pub(crate) use self::schemas::check_schema;
+use self::{
+    prepare::{Change, Prepared},
+    removal::Cause,
+};
 use crate::{
-    Action, Error, IndexState, Operation, Written,
-    catalog::{self, Catalog, IndexDef, TypeDef},
+    Action, Error, Operation, Written,
+    catalog::{self, Catalog, TypeDef},
     check_key,
-    index::{self, parse_stored},
-    layout::{self, HEADER_BYTES, Header, LogAction, LogRow, State},
+    layout::{self, Header, LogAction, LogRow, State},
     lmdb::Tables,
     room::Room,
+    violations,
 };
 
 /// Room that a definition may cost: a row, its log entry, and a page or two that split.
@@ -77,6 +84,7 @@ struct Row<'a> {
     key: &'a str,
     place: &'a [u8],
     old: Option<Header>,
+    expires_ms: Option<u64>,
     action: LogAction,
 }
 
@@ -94,7 +102,39 @@ impl Applier<'_> {
         let mut row_key = Vec::with_capacity(4 + key.len());
         layout::record_key(def.id, key, &mut row_key);
 
-        let change = self.prepare(txn, &def, operation, &row_key)?;
+        let change = loop {
+            match self.prepare(txn, ledger, &def, operation, &row_key)? {
+                Prepared::Write(change) => break Some(change),
+                Prepared::Remove => break None,
+                // Each time round there is one less of them.
+                Prepared::Expired(def, key) => {
+                    self.remove(txn, ledger, &def, &key, Cause::Expired)?;
+                }
+            }
+        };
+        let created = change.as_ref().is_some_and(|change| change.old.is_none());
+        let version = match change {
+            Some(change) => self.change(txn, ledger, &def, key, &row_key, change)?,
+            None => self.remove(txn, ledger, &def, key, Cause::Deleted)?,
+        };
+        Ok(Written {
+            key: key.to_owned(),
+            version,
+            created,
+        })
+    }
+
+    /// Makes a change of one record that nothing refuses any more; returns its clock. What fails here poisons the
+    /// transaction.
+    fn change(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        def: &TypeDef,
+        key: &str,
+        row_key: &[u8],
+        change: Change<'_>,
+    ) -> Result<u64, Error> {
         let mut pages_before = None;
         let mut put_bytes = 0;
         if let Some(text) = &change.text {
@@ -109,15 +149,22 @@ impl Applier<'_> {
 
         // From here on the transaction is changed.
         if !change.newly_multikey.is_empty() {
-            self.mark_multikey(txn, ledger, &def, &change.newly_multikey)?;
+            self.mark_multikey(txn, ledger, def, &change.newly_multikey)?;
         }
-        for entry in &change.removed {
-            self.tables.index.delete(txn, entry)?;
+        for row in &change.removed {
+            row.delete(self.tables, txn)?;
         }
-        for entry in &change.added {
-            self.tables.index.put(txn, entry, &[])?;
+        for row in &change.added {
+            row.put(self.tables, txn)?;
         }
-        let created = change.old.is_none();
+        violations::replace(
+            self.tables,
+            txn,
+            def.id,
+            key,
+            &change.violations_before,
+            change.violations,
+        )?;
         let action = if change.text.is_some() {
             LogAction::Put
         } else {
@@ -126,26 +173,25 @@ impl Applier<'_> {
         let row = Row {
             type_id: def.id,
             key,
-            place: &row_key,
+            place: row_key,
             old: change.old,
+            expires_ms: change.expires_ms,
             action,
         };
         let version = if let Some(text) = &change.text {
-            if created {
+            let version = self.write_row(txn, ledger, &row, text)?;
+            if change.old.is_none() {
                 ledger.count(def.id, 1);
+                self.cure(txn, ledger, def, key)?;
             }
-            self.write_row(txn, ledger, &row, text)?
+            version
         } else {
             ledger.count(def.id, -1);
             self.remove_row(txn, ledger, &row)?
         };
         let (room, credit) = (ledger.room, &mut ledger.state.credit);
         room.after_put(self.tables, txn, pages_before, put_bytes, credit)?;
-        Ok(Written {
-            key: key.to_owned(),
-            version,
-            created,
-        })
+        Ok(version)
     }
 
     fn type_of(
@@ -183,108 +229,6 @@ impl Applier<'_> {
         Ok(())
     }
 
-    /// Everything that can refuse an operation, before anything is changed.
-    fn prepare<'o>(
-        &self,
-        txn: &RoTxn<'_>,
-        def: &TypeDef,
-        operation: &'o Operation,
-        row_key: &[u8],
-    ) -> Result<Change<'o>, Error> {
-        let stored = match self.tables.data.get(txn, row_key)? {
-            Some(row) => Some(layout::decode_record(row)?),
-            None => None,
-        };
-        let old = stored.map(|(header, _)| header);
-        operation.guard.check(old.map(|header| header.version))?;
-        let indexed = def
-            .indexes
-            .iter()
-            .any(|index| index.row.state != IndexState::Failed);
-        // The old document is needed for a patch and for its index entries.
-        let needs_old = indexed || matches!(operation.action, Action::Patch(_));
-        let old_doc = match stored {
-            Some((_, text)) if needs_old => Some(parse_stored(text)?),
-            _ => None,
-        };
-        let text = match &operation.action {
-            Action::Create(_) if old.is_some() => {
-                return Err(Error::AlreadyExists {
-                    what: format!("record {:?}", operation.key),
-                });
-            }
-            Action::Put(text) | Action::Create(text) => Some(Cow::Borrowed(text.as_str())),
-            _ if old.is_none() => return Err(Error::NotFound),
-            Action::Update(text) => Some(Cow::Borrowed(text.as_str())),
-            Action::Patch(patch) => Some(Cow::Owned(
-                patch.apply(old_doc.as_ref().ok_or(Error::NotFound)?)?,
-            )),
-            Action::Remove => None,
-        };
-        if let Some(text) = &text {
-            self.check_size(text)?;
-        }
-        let mut change = Change {
-            old,
-            old_bytes: stored.map_or(0, |(_, text)| text.len()),
-            text,
-            removed: Vec::new(),
-            added: Vec::new(),
-            newly_multikey: Vec::new(),
-        };
-        if indexed {
-            let new_doc = match &change.text {
-                Some(text) => Some(parse_stored(text)?),
-                None => None,
-            };
-            let (mut removed, mut added, mut newly) = (Vec::new(), Vec::new(), Vec::new());
-            for index in def
-                .indexes
-                .iter()
-                .filter(|index| index.row.state != IndexState::Failed)
-            {
-                let before = match &old_doc {
-                    Some(doc) => old_entries(index, doc, &operation.key)?,
-                    None => Vec::new(),
-                };
-                let after = match &new_doc {
-                    Some(doc) => {
-                        self.new_entries(txn, def, index, doc, &operation.key, &mut newly)?
-                    }
-                    None => Vec::new(),
-                };
-                difference(&before, &after, &mut removed, &mut added);
-            }
-            (change.removed, change.added, change.newly_multikey) = (removed, added, newly);
-        }
-        Ok(change)
-    }
-
-    fn new_entries(
-        &self,
-        txn: &RoTxn<'_>,
-        def: &TypeDef,
-        index: &Arc<IndexDef>,
-        doc: &Value<'_>,
-        key: &str,
-        newly_multikey: &mut Vec<Arc<IndexDef>>,
-    ) -> Result<Vec<Vec<u8>>, Error> {
-        let combinations = index::combinations(index, doc)?;
-        if index.row.unique
-            && let Some(holder) =
-                index::conflict(self.tables, txn, index, def.id, &combinations, key)?
-        {
-            return Err(Error::UniqueConstraint {
-                index: index.name.clone(),
-                key: holder,
-            });
-        }
-        if combinations.multikey && !index.row.multikey {
-            newly_multikey.push(Arc::clone(index));
-        }
-        Ok(index::entries(&combinations, key))
-    }
-
     /// Writes a row with the next clock as its version, and its place in the log.
     fn write_row(
         &self,
@@ -298,12 +242,13 @@ impl Applier<'_> {
             version,
             hlc,
             created_ms: row.old.map_or(self.now_ms, |old| old.created_ms),
+            expires_ms: row.expires_ms,
         };
         self.tables
             .data
-            .put_reserved(txn, row.place, HEADER_BYTES + text.len(), |space| {
+            .put_reserved(txn, row.place, header.len() + text.len(), |space| {
                 use std::io::Write as _;
-                space.write_all(&header.encode())?;
+                header.encode(space)?;
                 space.write_all(text.as_bytes())
             })?;
         let superseded = match row.old {
@@ -422,49 +367,7 @@ impl Applier<'_> {
     }
 }
 
-/// What an operation is going to change.
-struct Change<'o> {
-    old: Option<Header>,
-    old_bytes: usize,
-    /// The new text, `None` for a removal.
-    text: Option<Cow<'o, str>>,
-    removed: Vec<Vec<u8>>,
-    added: Vec<Vec<u8>>,
-    newly_multikey: Vec<Arc<IndexDef>>,
-}
-
-impl Change<'_> {
-    fn added_bytes(&self) -> usize {
-        self.added.iter().map(Vec::len).sum()
-    }
-}
-
 /// What a record adds to `data` and the log, rows' headers and all.
 fn row_bytes(key: &str, text: &str) -> usize {
     text.len() + 2 * key.len() + ROW_OVERHEAD_BYTES
-}
-
-/// The entries that the stored document may have. One that an index cannot take has none: the index is being built, and
-/// the build, which will fail for it, has not got there.
-fn old_entries(index: &IndexDef, doc: &Value<'_>, key: &str) -> Result<Vec<Vec<u8>>, Error> {
-    match index::combinations(index, doc) {
-        Ok(combinations) => Ok(index::entries(&combinations, key)),
-        Err(Error::InvalidIndex(_)) if index.row.state == IndexState::Building => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Splits two sorted lists into what only the first and what only the second has.
-fn difference(
-    before: &[Vec<u8>],
-    after: &[Vec<u8>],
-    removed: &mut Vec<Vec<u8>>,
-    added: &mut Vec<Vec<u8>>,
-) {
-    let only = |list: &[Vec<u8>], other: &[Vec<u8>]| -> Vec<Vec<u8>> {
-        let alone = |entry: &&Vec<u8>| other.binary_search(entry).is_err();
-        list.iter().filter(alone).cloned().collect()
-    };
-    removed.extend(only(before, after));
-    added.extend(only(after, before));
 }

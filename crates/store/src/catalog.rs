@@ -17,11 +17,14 @@ use arc_swap::ArcSwap;
 use heed::RoTxn;
 use okdb_query::Path;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::{
-    Error, IndexSpec,
-    layout::{self, CATALOG_ID, State},
+    Error, IndexSpec, SchemaInfo,
+    layout::{self, CATALOG_ID, SCHEMA_NAME, State},
     lmdb::Tables,
+    schemas::{RefDef, SchemaDef, SchemaRow, SchemaState},
+    store::wall_ms,
 };
 
 /// How far an index is.
@@ -43,6 +46,9 @@ pub struct BuildFailure {
     pub message: String,
     /// Pairs of keys that hold the same value, at most a handful.
     pub duplicates: Vec<[String; 2]>,
+    /// When it failed, in ms since 1970.
+    #[serde(default, rename = "detectedAt")]
+    pub detected_at: u64,
 }
 
 /// An index, for people and programs.
@@ -66,7 +72,7 @@ pub struct IndexInfo {
 }
 
 /// A type, for people and programs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct TypeInfo {
     /// Its name.
     pub name: String,
@@ -76,8 +82,8 @@ pub struct TypeInfo {
     pub clock: u64,
     /// Its indexes, by name.
     pub indexes: Vec<IndexInfo>,
-    /// Its JSON Schema; none yet.
-    pub schema: Option<()>,
+    /// Its JSON Schema.
+    pub schema: Option<Box<RawValue>>,
 }
 
 /// The stored definition of a type.
@@ -114,9 +120,34 @@ pub(crate) struct TypeDef {
     pub(crate) version: u64,
     /// Every index that writers maintain, by name.
     pub(crate) indexes: Vec<Arc<IndexDef>>,
+    pub(crate) schema: Option<Arc<SchemaDef>>,
+}
+
+/// A reference, with the type whose records refer.
+#[derive(Clone)]
+pub(crate) struct Referrer {
+    pub(crate) source: Arc<TypeDef>,
+    /// Its place among the references of the source's schema.
+    place: usize,
+}
+
+impl Referrer {
+    pub(crate) fn reference(&self) -> Option<&RefDef> {
+        self.source.refs().get(self.place)
+    }
+
+    /// The place of the reference in the schema of its source.
+    pub(crate) fn place(&self) -> usize {
+        self.place
+    }
 }
 
 impl TypeDef {
+    /// The references that its schema declares.
+    pub(crate) fn refs(&self) -> &[RefDef] {
+        self.schema.as_ref().map_or(&[], |schema| &schema.refs)
+    }
+
     pub(crate) fn index(&self, name: &str) -> Option<&Arc<IndexDef>> {
         self.indexes.iter().find(|index| index.name == name)
     }
@@ -145,6 +176,8 @@ pub(crate) struct Catalog {
     pub(crate) generation: u64,
     by_name: HashMap<String, Arc<TypeDef>>,
     by_id: HashMap<u32, Arc<TypeDef>>,
+    /// The references to each type, by its name; it need not exist.
+    referrers: HashMap<String, Vec<Referrer>>,
     /// The last snapshot that was found to have this generation.
     seen_in: AtomicUsize,
 }
@@ -169,6 +202,11 @@ impl Catalog {
         self.by_id.get(&id)
     }
 
+    /// The references to the records of a type, from whatever type.
+    pub(crate) fn referrers(&self, name: &str) -> &[Referrer] {
+        self.referrers.get(name).map_or(&[], Vec::as_slice)
+    }
+
     /// Types in name order.
     pub(crate) fn types(&self) -> Vec<&Arc<TypeDef>> {
         let mut types: Vec<_> = self.by_name.values().collect();
@@ -176,15 +214,29 @@ impl Catalog {
         types
     }
 
-    /// Reads every definition in a snapshot.
-    pub(crate) fn load(tables: &Tables, txn: &RoTxn<'_>, generation: u64) -> Result<Self, Error> {
+    /// Reads every definition in a snapshot. What `before` has compiled already is not compiled again.
+    pub(crate) fn load(
+        tables: &Tables,
+        txn: &RoTxn<'_>,
+        generation: u64,
+        before: &Self,
+    ) -> Result<Self, Error> {
         let mut types: HashMap<String, TypeDef> = HashMap::new();
         // A type's row sorts before the rows of its indexes: "users" < "users/country".
         for row in tables.data.prefix_iter(txn, &CATALOG_ID.to_be_bytes())? {
             let (key, row) = row?;
             let key = layout::key_of(key)?;
             let (header, text) = layout::decode_record(row)?;
-            if let Some((type_name, index_name)) = key.split_once('/') {
+            if let Some((type_name, SCHEMA_NAME)) = key.split_once('/') {
+                let row: SchemaRow = parse(key, text)?;
+                let Some(def) = types.get_mut(type_name) else {
+                    return Err(Error::Damaged(format!("schema {key} has no type")));
+                };
+                let known = before.by_id.get(&def.id);
+                let known = known.and_then(|def| def.schema.as_deref());
+                let schema = SchemaDef::load(key, row, header.version, known)?;
+                def.schema = Some(Arc::new(schema));
+            } else if let Some((type_name, index_name)) = key.split_once('/') {
                 let row: IndexRow = parse(key, text)?;
                 let paths = row.fields.iter().map(|field| {
                     Path::parse(field)
@@ -207,6 +259,7 @@ impl Catalog {
                     name: key.to_owned(),
                     version: header.version,
                     indexes: Vec::new(),
+                    schema: None,
                 };
                 types.insert(key.to_owned(), def);
             }
@@ -217,6 +270,13 @@ impl Catalog {
         };
         for (name, def) in types {
             let def = Arc::new(def);
+            for (place, reference) in def.refs().iter().enumerate() {
+                let referrers = catalog.referrers.entry(reference.target.clone());
+                referrers.or_default().push(Referrer {
+                    source: Arc::clone(&def),
+                    place,
+                });
+            }
             catalog.by_id.insert(def.id, Arc::clone(&def));
             catalog.by_name.insert(name, def);
         }
@@ -249,7 +309,7 @@ impl CatalogCache {
         }
         let state = read_state(tables, txn)?;
         if cached.generation != state.catalog {
-            let fresh = Arc::new(Catalog::load(tables, txn, state.catalog)?);
+            let fresh = Arc::new(Catalog::load(tables, txn, state.catalog, &cached)?);
             fresh.seen_in.store(snapshot, Ordering::Relaxed);
             // An old snapshot must not displace what a newer one has installed.
             if state.catalog > cached.generation {
@@ -269,7 +329,7 @@ impl CatalogCache {
         if cached.generation == state.catalog {
             return Ok(cached);
         }
-        let fresh = Arc::new(Catalog::load(tables, txn, state.catalog)?);
+        let fresh = Arc::new(Catalog::load(tables, txn, state.catalog, &cached)?);
         if state.catalog > cached.generation {
             self.current.store(Arc::clone(&fresh));
         }
@@ -298,13 +358,69 @@ pub(crate) fn read_count(tables: &Tables, txn: &RoTxn<'_>, type_id: u32) -> Resu
     }
 }
 
+/// How many records of a type are past their expiry and not swept yet.
+pub(crate) fn expired_count(
+    tables: &Tables,
+    txn: &RoTxn<'_>,
+    type_id: u32,
+    now_ms: u64,
+) -> Result<u64, Error> {
+    let mut count = 0;
+    for row in tables.ttl.iter(txn)? {
+        let (expires_ms, id, _) = layout::decode_ttl(row?.0)?;
+        if expires_ms > now_ms {
+            break;
+        }
+        count += u64::from(id == type_id);
+    }
+    Ok(count)
+}
+
+/// How many records of a type reads see.
+pub(crate) fn live_count(
+    tables: &Tables,
+    txn: &RoTxn<'_>,
+    type_id: u32,
+    now_ms: u64,
+) -> Result<u64, Error> {
+    let expired = expired_count(tables, txn, type_id, now_ms)?;
+    Ok(read_count(tables, txn, type_id)?.saturating_sub(expired))
+}
+
+/// What people see of a schema.
+pub(crate) fn schema_info(
+    tables: &Tables,
+    txn: &RoTxn<'_>,
+    def: &TypeDef,
+) -> Result<Option<SchemaInfo>, Error> {
+    let Some(schema) = &def.schema else {
+        return Ok(None);
+    };
+    let progress = match schema.row.state {
+        SchemaState::Ready => 1.0,
+        SchemaState::Checking => {
+            let seen = match tables.meta.get(txn, &layout::schema_check_key(def.id))? {
+                Some(row) => BuildProgress::decode(row)?.records,
+                None => 0,
+            };
+            share(seen, read_count(tables, txn, def.id)?)
+        }
+    };
+    Ok(Some(SchemaInfo {
+        schema: schema.row.schema.clone(),
+        enforce: schema.row.enforce,
+        state: schema.row.state,
+        progress,
+    }))
+}
+
 /// What people see of a type.
 pub(crate) fn type_info(
     tables: &Tables,
     txn: &RoTxn<'_>,
     def: &TypeDef,
 ) -> Result<TypeInfo, Error> {
-    let count = read_count(tables, txn, def.id)?;
+    let count = live_count(tables, txn, def.id, wall_ms())?;
     let newest = tables
         .log_type
         .get_lower_than(txn, &layout::after_id(def.id))?
@@ -322,7 +438,7 @@ pub(crate) fn type_info(
         count,
         clock: clock.max(def.version),
         indexes: indexes.collect::<Result<_, _>>()?,
-        schema: None,
+        schema: def.schema.as_ref().map(|schema| schema.row.schema.clone()),
     })
 }
 

@@ -1,6 +1,7 @@
 //! One environment: its LMDB handle, its writer, and the door to everything that can be asked of it.
 
 use std::{
+    cell::OnceCell,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -183,6 +184,7 @@ impl EnvInner {
             env: self,
             txn,
             catalog,
+            now: OnceCell::new(),
         })
     }
 

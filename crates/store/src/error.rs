@@ -57,6 +57,38 @@ pub enum Error {
         /// The key of the record that holds the value.
         key: String,
     },
+    /// The document does not fit its type's schema.
+    #[error("the value does not fit the schema: {}", told(failures))]
+    SchemaViolation {
+        /// Each failing place: a JSON pointer (RFC 6901) into the document, and what is wrong there.
+        failures: Vec<[String; 2]>,
+    },
+    /// A record that the document refers to does not exist.
+    #[error("{path} refers to {type_name}/{key}, which does not exist")]
+    ForeignKeyViolation {
+        /// Where in the document: a JSON pointer (RFC 6901).
+        path: String,
+        /// The type of the record that is missing.
+        type_name: String,
+        /// Its key.
+        key: String,
+    },
+    /// Another record refers to what is to be deleted.
+    #[error("record {key:?} of type {type_name:?} refers to it; delete or change that one first")]
+    ForeignKeyRestricted {
+        /// The type of the record that refers.
+        type_name: String,
+        /// Its key.
+        key: String,
+    },
+    /// A schema that cannot be used.
+    #[error("invalid schema: {reason}{}", if path.is_empty() { String::new() } else { format!(" at {path}") })]
+    InvalidSchema {
+        /// Where: a JSON pointer (RFC 6901) into the schema.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The key breaks the rules for keys.
     #[error("invalid key: {0}")]
     InvalidKey(String),
@@ -115,6 +147,18 @@ pub enum Error {
     /// A file operation failed.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// Failures in one line.
+fn told(failures: &[[String; 2]]) -> String {
+    let told = failures.iter().map(|[path, message]| {
+        if path.is_empty() {
+            message.clone()
+        } else {
+            format!("{path}: {message}")
+        }
+    });
+    told.collect::<Vec<_>>().join("; ")
 }
 
 /// Dirty pages that LMDB tracks in one transaction.

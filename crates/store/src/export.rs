@@ -13,6 +13,7 @@ use crate::{
     Env, Error, layout,
     lmdb::Lmdb,
     scan::{Budget, KeyRange, Progress},
+    store::wall_ms,
 };
 
 /// How long an export may keep one snapshot.
@@ -94,7 +95,10 @@ impl Export {
         let table = self.env.0.tables.data;
         let mut line = String::new();
         let mut visit = |key: &[u8], row: &[u8]| {
-            let (_, value) = layout::decode_record(row)?;
+            let (header, value) = layout::decode_record(row)?;
+            if header.expires_ms.is_some() && !header.is_live(wall_ms()) {
+                return Ok(ControlFlow::Continue(()));
+            }
             line.clear();
             line.push_str("{\"key\":");
             write_string(layout::key_of(key)?, &mut line);
@@ -161,6 +165,7 @@ mod tests {
                 type_name: "t".into(),
                 key: key.into(),
                 guard: Guard::default(),
+                ttl: None,
                 action: Action::Put("1".into()),
             };
             env.submit(Write::One(operation)).wait().unwrap();

@@ -27,7 +27,7 @@ pub(crate) struct Combination<'v> {
 
 impl Combination<'_> {
     /// Unique indexes speak only of records in which every field is present and not null.
-    fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.values
             .iter()
             .all(|value| !matches!(value, Value::Null))

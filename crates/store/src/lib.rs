@@ -21,6 +21,7 @@
 //!     type_name: "cities".into(),
 //!     key: "paris".into(),
 //!     guard: Guard::default(),
+//!     ttl: None,
 //!     action: Action::Put(r#"{"country":"FR"}"#.into()),
 //! };
 //! env.submit(Write::One(put)).wait()?;
@@ -38,6 +39,7 @@
 //! - [`Write`], [`Operation`], [`Outcome`]: what a writer accepts (`write`), run by `writer`, applied by `apply`, as far as there is `room`.
 //! - `catalog`: types and indexes as this process last saw them, checked against each snapshot.
 //! - `layout`: the bytes of every key and row, with `docs/storage.md` as its prose.
+//! - `derived`: what a record has beside its row. `schemas`, `violations`: the schema of a type, and what was let in and does not hold.
 //! - `index`, `plan`, `scan`, `query`: index entries, the choice of an index, and the scans that answer requests.
 //! - `changes`: reading the change log. `chores`: background work of the process that owns it.
 //! - `verify`, `backup`: the oracle, and the hot copy. `pages`: LMDB's file looked at before it is trusted.
@@ -48,8 +50,10 @@ mod catalog;
 mod changes;
 mod chores;
 mod cursor;
+mod derived;
 mod env;
 mod error;
+mod expiry;
 mod export;
 mod index;
 mod layout;
@@ -62,10 +66,12 @@ mod query;
 mod room;
 mod root;
 mod scan;
+mod schemas;
 mod snapshot;
 mod store;
 mod system;
 mod verify;
+mod violations;
 mod write;
 mod writer;
 
@@ -74,6 +80,7 @@ pub use changes::{Change, Changes, ChangesQuery};
 pub use chores::StopFlag;
 pub use env::{Env, EnvInfo};
 pub use error::{Error, Full, OpenError};
+pub use expiry::{Expiring, ExpiringPage, ExpiringQuery};
 pub use export::Export;
 pub use lmdb::Durability;
 pub use names::{KEY_BYTES_MAX, check_env_name, check_key, check_type_name};
@@ -81,10 +88,12 @@ pub use options::{Commit, Hooks, Limits, NoHooks, Options};
 pub use plan::Plan;
 pub use query::{IndexQuery, Item, ListQuery, Page, Query};
 pub use root::{FORMAT_VERSION, Role, server_pid};
+pub use schemas::{SchemaInfo, SchemaSpec, SchemaState};
 pub use snapshot::{Record, Snapshot};
 pub use store::Store;
 pub use verify::{Problem, VerifyReport};
+pub use violations::{Violation, ViolationKind, Violations, ViolationsQuery};
 pub use write::{
     Action, Expect, Guard, IndexSpec, Operation, Outcome, Pending, TRANSACTION_OPERATIONS_MAX,
-    Write, Written,
+    TTL_MS_MAX, Write, Written,
 };

@@ -86,12 +86,26 @@ pub(crate) struct Tables {
     pub(crate) log_type: Table,
     pub(crate) tomb: Table,
     pub(crate) dead: Table,
+    pub(crate) refs: Table,
+    pub(crate) ttl: Table,
+    pub(crate) violations: Table,
 }
 
-const TABLE_NAMES: [&str; 7] = ["meta", "data", "index", "log", "log_type", "tomb", "dead"];
+const TABLE_NAMES: [&str; 10] = [
+    "meta",
+    "data",
+    "index",
+    "log",
+    "log_type",
+    "tomb",
+    "dead",
+    "refs",
+    "ttl",
+    "violations",
+];
 
 impl Tables {
-    fn all(&self) -> [Table; 7] {
+    fn all(&self) -> [Table; 10] {
         [
             self.meta,
             self.data,
@@ -100,6 +114,9 @@ impl Tables {
             self.log_type,
             self.tomb,
             self.dead,
+            self.refs,
+            self.ttl,
+            self.violations,
         ]
     }
 
@@ -121,7 +138,18 @@ pub(crate) fn open_env(
     durability: Durability,
 ) -> Result<(Lmdb, Tables), OpenError> {
     let lmdb = open_raw(dir, map_bytes, durability)?;
-    let [meta, data, index, log, log_type, tomb, dead] = open_tables(&lmdb, TABLE_NAMES)?;
+    let [
+        meta,
+        data,
+        index,
+        log,
+        log_type,
+        tomb,
+        dead,
+        refs,
+        ttl,
+        violations,
+    ] = open_tables(&lmdb, TABLE_NAMES)?;
     Ok((
         lmdb,
         Tables {
@@ -132,6 +160,9 @@ pub(crate) fn open_env(
             log_type,
             tomb,
             dead,
+            refs,
+            ttl,
+            violations,
         },
     ))
 }

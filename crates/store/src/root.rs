@@ -26,7 +26,7 @@ use okdb_sys::{
 use crate::OpenError;
 
 /// The storage format that this build writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 const FORMAT_NAME: &str = "okdb storage format";
 
 const USERS: std::ops::Range<u64> = 1..2;

@@ -1,22 +1,25 @@
 //! Walking an environment and checking every relation in it: the oracle of every crash test.
 //!
 //! Checked: each record ↔ its log entry and ↔ its index entries (none missing, none left over, each record once under its
-//! version); each tombstone ↔ its log entry; each log entry ↔ `log_type`; superseded entries ↔ `dead`; counts; clock and HLC ≥
+//! version), its place in `ttl`, its references in `refs`, and its violations; each tombstone ↔ its log entry; each log entry ↔ `log_type`; superseded entries ↔ `dead`; counts; clock and HLC ≥
 //! every one in use; no rows of unknown types or indexes but those that wait to be swept.
 
+mod references;
 mod relations;
 
 use std::{collections::HashMap, fmt};
 
 use heed::RoTxn;
+use okdb_query::Value;
 use serde::Serialize;
 
 use crate::{
     Env, Error, IndexState,
     catalog::{self, Catalog, TypeDef},
     index,
-    layout::{self, CATALOG_ID, LogRow, State},
+    layout::{self, CATALOG_ID, Header, LogRow, State},
     lmdb::Tables,
+    store::wall_ms,
 };
 
 /// Problems that are listed; more are only counted.
@@ -42,7 +45,8 @@ pub struct VerifyReport {
 /// Something that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The relation: `catalog`, `record`, `log`, `index`, `tombstone`, `count`, `clock`, `orphan` or `dead`.
+    /// The relation: `catalog`, `record`, `log`, `index`, `tombstone`, `count`, `clock`, `orphan`, `dead`, `ttl`,
+    /// `reference` or `violation`.
     pub kind: &'static str,
     /// The type, where there is one.
     pub type_name: String,
@@ -86,7 +90,10 @@ pub(crate) fn walk(
     let total = tables.data.len(txn)?
         + tables.index.len(txn)?
         + tables.log.len(txn)?
-        + tables.tomb.len(txn)?;
+        + tables.tomb.len(txn)?
+        + tables.refs.len(txn)?
+        + tables.ttl.len(txn)?
+        + tables.violations.len(txn)?;
     let mut walk = Walk {
         tables,
         txn,
@@ -98,16 +105,20 @@ pub(crate) fn walk(
             ..VerifyReport::default()
         },
         entries: HashMap::new(),
+        now_ms: wall_ms(),
         progress,
         seen: 0,
         total,
     };
-    let catalog = Catalog::load(tables, txn, state.catalog);
+    let catalog = Catalog::load(tables, txn, state.catalog, &Catalog::default());
     // Without it, no row means anything.
     if let Some(catalog) = walk.decoded("catalog", "", "", catalog)? {
         walk.catalog = catalog;
         walk.records()?;
         walk.index_entries()?;
+        walk.reference_rows()?;
+        walk.expiries()?;
+        walk.violations()?;
         walk.log()?;
         walk.tombstones()?;
         walk.dead()?;
@@ -123,8 +134,9 @@ struct Walk<'w> {
     catalog: Catalog,
     trash: Vec<u32>,
     report: VerifyReport,
-    /// What is known of the entries of each ready index, by id.
+    /// What is known of the entries of each ready index, and of the rows of each reference, by id.
     entries: HashMap<u32, EntryCount>,
+    now_ms: u64,
     progress: &'w mut dyn FnMut(u64, u64),
     seen: u64,
     total: u64,
@@ -259,10 +271,14 @@ impl Walk<'_> {
             self.problem("clock", &name, key, "its HLC is ahead of the environment's");
         }
         self.check_logged(type_id, key, header.version, false)?;
-        match def {
-            Some(def) => self.check_entries(&def, key, text),
-            None => Ok(()),
-        }
+        let Some(def) = def else { return Ok(()) };
+        let doc = index::parse_stored(text);
+        let Some(doc) = self.decoded("record", &def.name, key, doc)? else {
+            return Ok(());
+        };
+        self.check_expiry(&def, key, &header)?;
+        self.check_entries(&def, key, &doc, &header)?;
+        self.check_references(&def, key, text, &doc, &header)
     }
 
     /// A record or a tombstone must have its log entry, in both tables.
@@ -293,16 +309,18 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn check_entries(&mut self, def: &TypeDef, key: &str, text: &str) -> Result<(), Error> {
-        let doc = index::parse_stored(text);
-        let Some(doc) = self.decoded("record", &def.name, key, doc)? else {
-            return Ok(());
-        };
+    fn check_entries(
+        &mut self,
+        def: &TypeDef,
+        key: &str,
+        doc: &Value<'_>,
+        header: &Header,
+    ) -> Result<(), Error> {
         for index in &def.indexes {
             if index.row.state != IndexState::Ready {
                 continue;
             }
-            let combinations = index::combinations(index, &doc);
+            let combinations = index::combinations(index, doc);
             let Some(combinations) = self.decoded("index", &def.name, key, combinations)? else {
                 continue;
             };
@@ -322,11 +340,14 @@ impl Walk<'_> {
             let count = self.entries.entry(index.row.id).or_default();
             count.expected += entries.len() as u64;
             count.missing += missing;
-            if !index.row.unique {
+            // What has expired shares its value with nobody.
+            if !index.row.unique || !header.is_live(self.now_ms) {
                 continue;
             }
             let other = index::conflict(self.tables, self.txn, index, def.id, &combinations, key);
-            if let Some(Some(other)) = self.decoded("index", &def.name, key, other)? {
+            if let Some(Some(other)) = self.decoded("index", &def.name, key, other)?
+                && self.is_live(def.id, &other)?
+            {
                 let detail = format!(
                     "unique index {} holds its value for {other:?} too",
                     index.name

@@ -9,7 +9,7 @@ use std::{
 use okdb_query::Patch;
 use tokio::sync::oneshot;
 
-use crate::{Error, IndexInfo, TypeInfo};
+use crate::{Error, IndexInfo, SchemaInfo, SchemaSpec, TypeInfo};
 
 /// The most operations one transaction may have.
 pub const TRANSACTION_OPERATIONS_MAX: usize = 10_000;
@@ -29,6 +29,8 @@ pub enum Write {
         name: String,
         /// Indexes to make with it.
         indexes: Vec<IndexSpec>,
+        /// The schema to give it. `None` leaves the one that there is.
+        schema: Option<SchemaSpec>,
         /// Whether an existing type is fine: then only what is missing is made.
         ensure: bool,
     },
@@ -45,6 +47,25 @@ pub enum Write {
         spec: IndexSpec,
         /// Whether an existing index with the same definition is fine.
         ensure: bool,
+    },
+    /// Sets the schema of a type; its check of older records starts in the background.
+    SetSchema {
+        /// The type.
+        type_name: String,
+        /// The schema.
+        schema: SchemaSpec,
+    },
+    /// Drops the schema of a type, which must have one.
+    DropSchema {
+        /// The type.
+        type_name: String,
+    },
+    /// Moves a durable cursor: from its clock on, the change log keeps all removals, however old. `None` drops the cursor.
+    SetCursor {
+        /// Its name.
+        name: String,
+        /// The clock up to which its owner has seen all changes.
+        clock: Option<u64>,
     },
     /// Drops an index.
     DropIndex {
@@ -64,6 +85,8 @@ pub struct Operation {
     pub key: String,
     /// What must hold before.
     pub guard: Guard,
+    /// For an action that writes the value: in how many ms from now the record expires. `None` leaves an expiry as it is.
+    pub ttl: Option<u64>,
     /// What to do.
     pub action: Action,
 }
@@ -73,7 +96,7 @@ impl Operation {
     pub(crate) fn weight(&self) -> usize {
         let value = match &self.action {
             Action::Put(text) | Action::Create(text) | Action::Update(text) => text.len(),
-            Action::Patch(_) | Action::Remove => 0,
+            Action::Patch(_) | Action::Remove | Action::SetTtl(_) | Action::ClearTtl => 0,
         };
         self.type_name.len() + self.key.len() + value
     }
@@ -92,6 +115,26 @@ pub enum Action {
     Patch(Patch),
     /// Deletes a record that must exist.
     Remove,
+    /// Lets a record that must exist expire in so many ms from now.
+    SetTtl(u64),
+    /// Lets a record that must exist stay for good.
+    ClearTtl,
+}
+
+/// The longest time to live, in ms: a hundred years.
+pub const TTL_MS_MAX: u64 = 100 * 365 * 24 * 3600 * 1000;
+
+/// Checks a time to live: 1 ms to a hundred years.
+///
+/// # Errors
+/// [`Error::InvalidParameter`].
+pub(crate) fn check_ttl(ttl_ms: u64) -> Result<(), Error> {
+    if ttl_ms == 0 || ttl_ms > TTL_MS_MAX {
+        return Err(Error::InvalidParameter(format!(
+            "ttl must be 1 to {TTL_MS_MAX} ms (a hundred years), not {ttl_ms}"
+        )));
+    }
+    Ok(())
 }
 
 /// Version guards; where both are given, both must hold.
@@ -168,6 +211,13 @@ pub enum Outcome {
     Type(TypeInfo),
     /// To [`Write::RegisterIndex`].
     Index(IndexInfo),
+    /// To [`Write::SetSchema`].
+    Schema(SchemaInfo),
+    /// To a sweep of expired records.
+    Swept {
+        /// How many were removed, without those that went with them.
+        records: u64,
+    },
     /// To the drops and chores.
     Dropped {
         /// The environment's clock after it.

@@ -4,6 +4,8 @@
 //! once, publishes the clock and answers. A batch therefore grows by itself while another process holds the lock. One
 //! client's failure never affects another's: see `apply` for what fails before and after a mutation.
 
+mod tasks;
+
 use std::{
     collections::VecDeque,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
@@ -16,10 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     Action, Commit, Error, Full, Operation, Outcome, Pending, TRANSACTION_OPERATIONS_MAX, Write,
-    apply::{Applier, DEFINITION_BYTES, Ledger},
-    catalog,
-    chores::Step,
-    env::EnvInner,
+    apply::Ledger, catalog, chores::Step, env::EnvInner,
 };
 
 /// Operations after which a batch is closed, so that one long import cannot make others wait without bound.
@@ -47,7 +46,7 @@ impl Task {
             }
             Self::Write(Write::DropType { .. } | Write::DropIndex { .. }) => true,
             Self::Write(_) => false,
-            Self::Chore(step) => !matches!(step, Step::Build { .. }),
+            Self::Chore(step) => !step.adds(),
         }
     }
 }
@@ -423,7 +422,7 @@ fn apply_all(env: &Arc<EnvInner>, mut txn: RwTxn<'_>, batch: &[Job]) -> Attempt 
     let alone = batch.len() == 1;
     let mut outcomes = Vec::with_capacity(batch.len());
     for (place, job) in batch.iter().enumerate() {
-        let result = run_task(env, &applier, &mut txn, &mut ledger, &job.task, alone);
+        let result = tasks::run(env, &applier, &mut txn, &mut ledger, &job.task, alone);
         match result {
             Err(error) if error.poisons_transaction() => return Attempt::Culprit(place, error),
             // Alone in the transaction, a failed job has nobody to protect from its half-done work.
@@ -456,122 +455,4 @@ fn begin(env: &EnvInner, txn: &RwTxn<'_>) -> Result<Ledger, Error> {
         state.credit = 0;
     }
     Ok(Ledger::new(state, catalog, room))
-}
-
-fn run_task(
-    env: &Arc<EnvInner>,
-    applier: &Applier<'_>,
-    txn: &mut RwTxn<'_>,
-    ledger: &mut Ledger,
-    task: &Task,
-    alone: bool,
-) -> Result<Outcome, Error> {
-    let write = match task {
-        Task::Write(write) => write,
-        Task::Chore(step) => return step.run(env, applier, txn, ledger),
-    };
-    match write {
-        Write::One(operation) => applier.operation(txn, ledger, operation).map(Outcome::Done),
-        Write::Bulk(operations) => {
-            let mut results = Vec::with_capacity(operations.len());
-            for operation in operations {
-                match applier.operation(txn, ledger, operation) {
-                    Err(error) if error.poisons_transaction() => return Err(error),
-                    result => results.push(result),
-                }
-            }
-            Ok(Outcome::Bulk {
-                clock: ledger.state.clock,
-                results,
-            })
-        }
-        Write::Transaction(operations) => {
-            let mut inner = ledger.clone();
-            inner.txn_mark = ledger.state.clock + 1;
-            let results = if alone || operations.len() < 2 {
-                all_of(applier, txn, &mut inner, operations)?
-            } else {
-                let mut nested = env.lmdb.nested_write_txn(txn)?;
-                let results = all_of(applier, &mut nested, &mut inner, operations);
-                // A failed child must be aborted: committed, it would carry its half-done work into the parent.
-                match results {
-                    Ok(results) => {
-                        nested.commit()?;
-                        results
-                    }
-                    Err(error) => {
-                        nested.abort();
-                        return Err(error);
-                    }
-                }
-            };
-            inner.txn_mark = 0;
-            *ledger = inner;
-            Ok(Outcome::Transaction {
-                clock: ledger.state.clock,
-                results,
-            })
-        }
-        Write::RegisterType {
-            name,
-            indexes,
-            ensure,
-        } => {
-            ledger
-                .room
-                .require(DEFINITION_BYTES * (1 + indexes.len()))?;
-            applier.register_type(txn, ledger, name, indexes, *ensure)?;
-            let def = ledger.catalog.require(name)?;
-            catalog::type_info(&env.tables, txn, def).map(Outcome::Type)
-        }
-        Write::DropType { name } => {
-            applier.drop_type(txn, ledger, name)?;
-            Ok(Outcome::Dropped {
-                clock: ledger.state.clock,
-            })
-        }
-        Write::RegisterIndex {
-            type_name,
-            spec,
-            ensure,
-        } => {
-            ledger.room.require(DEFINITION_BYTES)?;
-            applier.register_index(txn, ledger, type_name, spec, *ensure)?;
-            let def = ledger.catalog.require(type_name)?;
-            let name = spec.name();
-            let index = def
-                .index(&name)
-                .ok_or_else(|| Error::Damaged(format!("index {name:?} is gone at once")))?;
-            let count = catalog::read_count(&env.tables, txn, def.id)?;
-            catalog::index_info(&env.tables, txn, count, index).map(Outcome::Index)
-        }
-        Write::DropIndex { type_name, name } => {
-            applier.drop_index(txn, ledger, type_name, name)?;
-            Ok(Outcome::Dropped {
-                clock: ledger.state.clock,
-            })
-        }
-    }
-}
-
-fn all_of(
-    applier: &Applier<'_>,
-    txn: &mut RwTxn<'_>,
-    ledger: &mut Ledger,
-    operations: &[Operation],
-) -> Result<Vec<crate::Written>, Error> {
-    let mut results = Vec::with_capacity(operations.len());
-    for (index, operation) in operations.iter().enumerate() {
-        match applier.operation(txn, ledger, operation) {
-            Ok(written) => results.push(written),
-            Err(error) if error.poisons_transaction() => return Err(error),
-            Err(error) => {
-                return Err(Error::Operation {
-                    index,
-                    source: Box::new(error),
-                });
-            }
-        }
-    }
-    Ok(results)
 }

@@ -113,6 +113,7 @@ fn write(store: &Store) -> Result<(), String> {
         type_name: TYPE.into(),
         key: "after".into(),
         guard: Guard::default(),
+        ttl: None,
         action: Action::Put("1".into()),
     }));
     let (done, result) = mpsc::channel();

@@ -206,6 +206,7 @@ async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
         type_name,
         key,
         guard: Guard::default(),
+        ttl: None,
         action: Action::Create(value),
     };
     let written = submit(&env, operation).await?;
@@ -228,6 +229,7 @@ async fn put(mut call: Call) -> Result<Response<Body>, Problem> {
         type_name,
         key,
         guard,
+        ttl: None,
         action: Action::Put(value),
     };
     let written = submit(&env, operation).await?;
@@ -261,6 +263,7 @@ async fn patch(mut call: Call) -> Result<Response<Body>, Problem> {
         type_name,
         key,
         guard,
+        ttl: None,
         action: Action::Patch(patch),
     };
     let written = submit(&env, operation).await?;
@@ -290,6 +293,7 @@ async fn delete(mut call: Call) -> Result<Response<Body>, Problem> {
         type_name,
         key,
         guard,
+        ttl: None,
         action: Action::Remove,
     };
     submit(&env, operation).await?;

@@ -188,6 +188,7 @@ fn operation(text: &str) -> Result<Operation, Problem> {
             version: guard::in_body(&envelope)?,
             header: None,
         },
+        ttl: None,
         action,
     })
 }

@@ -125,6 +125,7 @@ async fn register(mut call: Call) -> Result<Response<Body>, Problem> {
         Write::RegisterType {
             name,
             indexes,
+            schema: None,
             ensure: false,
         },
     )
@@ -142,6 +143,7 @@ async fn ensure(mut call: Call) -> Result<Response<Body>, Problem> {
         Write::RegisterType {
             name,
             indexes,
+            schema: None,
             ensure: true,
         },
     )

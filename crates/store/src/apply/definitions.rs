@@ -52,7 +52,7 @@ impl Applier<'_> {
                 }
                 let id = next_id(ledger);
                 let row = TypeRow { id };
-                self.define(txn, ledger, name, &row, LogAction::TypeRegister)?;
+                self.define(txn, ledger, name, None, &row, LogAction::TypeRegister)?;
             }
         }
         for spec in indexes {
@@ -83,12 +83,7 @@ impl Applier<'_> {
             };
         }
         check_index_count(def.indexes.len() + 1)?;
-        let empty = self
-            .tables
-            .data
-            .prefix_iter(txn, &def.id.to_be_bytes())?
-            .next()
-            .is_none();
+        let empty = self.is_empty(txn, &def)?;
         let row = IndexRow {
             id: next_id(ledger),
             fields: spec.fields.clone(),
@@ -102,7 +97,13 @@ impl Applier<'_> {
             failure: None,
         };
         let key = layout::index_catalog_key(type_name, &name);
-        self.define(txn, ledger, &key, &row, LogAction::IndexRegister)
+        self.define(txn, ledger, &key, None, &row, LogAction::IndexRegister)
+    }
+
+    /// Whether a type has no record, expired ones included.
+    pub(super) fn is_empty(&self, txn: &RwTxn<'_>, def: &TypeDef) -> Result<bool, Error> {
+        let prefix = def.id.to_be_bytes();
+        Ok(self.tables.data.prefix_iter(txn, &prefix)?.next().is_none())
     }
 
     /// Drops a type: its name is gone at once, its rows go in the background.
@@ -113,14 +114,24 @@ impl Applier<'_> {
         name: &str,
     ) -> Result<(), Error> {
         let def = Arc::clone(ledger.catalog.require(name)?);
+        self.refuse_if_referred_to(txn, ledger, &def)?;
         for index in &def.indexes {
             self.undefine_index(txn, ledger, &def, index)?;
+        }
+        if let Some(schema) = &def.schema {
+            self.undefine_schema(txn, ledger, &def, schema)?;
         }
         self.undefine(txn, ledger, name, def.version, LogAction::TypeDrop)?;
         self.tables
             .meta
             .put(txn, &layout::trash_key(def.id), b"t")?;
-        self.tables.meta.delete(txn, &layout::count_key(def.id))?;
+        for key in [
+            layout::count_key(def.id),
+            layout::schema_check_key(def.id),
+            layout::cured_key(def.id),
+        ] {
+            self.tables.meta.delete(txn, &key)?;
+        }
         self.reload(txn, ledger)
     }
 
@@ -160,11 +171,13 @@ impl Applier<'_> {
         Ok(())
     }
 
-    fn define(
+    /// Writes a definition, in place of the `old` one if there is one.
+    pub(super) fn define(
         &self,
         txn: &mut RwTxn<'_>,
         ledger: &mut Ledger,
         key: &str,
+        old: Option<Header>,
         row: &impl serde::Serialize,
         action: LogAction,
     ) -> Result<(), Error> {
@@ -175,14 +188,15 @@ impl Applier<'_> {
             type_id: CATALOG_ID,
             key,
             place: &row_key,
-            old: None,
+            old,
+            expires_ms: None,
             action,
         };
         self.write_row(txn, ledger, &row, &text)?;
         self.reload(txn, ledger)
     }
 
-    fn undefine(
+    pub(super) fn undefine(
         &self,
         txn: &mut RwTxn<'_>,
         ledger: &mut Ledger,
@@ -196,12 +210,14 @@ impl Applier<'_> {
             version,
             hlc: 0,
             created_ms: 0,
+            expires_ms: None,
         });
         let row = Row {
             type_id: CATALOG_ID,
             key,
             place: &row_key,
             old,
+            expires_ms: None,
             action,
         };
         self.remove_row(txn, ledger, &row)?;
@@ -217,24 +233,26 @@ impl Applier<'_> {
         index: &IndexDef,
         row: &IndexRow,
     ) -> Result<(), Error> {
+        let key = layout::index_catalog_key(type_name, &index.name);
+        self.amend(txn, ledger, &key, row)
+    }
+
+    /// Rewrites a definition in place.
+    pub(super) fn amend(
+        &self,
+        txn: &mut RwTxn<'_>,
+        ledger: &mut Ledger,
+        key: &str,
+        row: &impl serde::Serialize,
+    ) -> Result<(), Error> {
         let mut row_key = Vec::new();
-        layout::record_key(
-            CATALOG_ID,
-            &layout::index_catalog_key(type_name, &index.name),
-            &mut row_key,
-        );
+        layout::record_key(CATALOG_ID, key, &mut row_key);
         let header = match self.tables.data.get(txn, &row_key)? {
             Some(stored) => layout::decode_record(stored)?.0,
-            None => {
-                return Err(Error::Damaged(format!(
-                    "index {} has no catalog row",
-                    index.name
-                )));
-            }
+            None => return Err(Error::Damaged(format!("{key} has no catalog row"))),
         };
-        let mut bytes = header.encode().to_vec();
-        bytes.extend_from_slice(to_text(row)?.as_bytes());
-        self.tables.data.put(txn, &row_key, &bytes)?;
+        let row = layout::record_row(header, &to_text(row)?);
+        self.tables.data.put(txn, &row_key, &row)?;
         self.reload(txn, ledger)
     }
 
@@ -255,14 +273,19 @@ impl Applier<'_> {
         Ok(())
     }
 
-    fn reload(&self, txn: &RwTxn<'_>, ledger: &mut Ledger) -> Result<(), Error> {
+    pub(super) fn reload(&self, txn: &RwTxn<'_>, ledger: &mut Ledger) -> Result<(), Error> {
         ledger.state.catalog += 1;
-        ledger.catalog = Arc::new(Catalog::load(self.tables, txn, ledger.state.catalog)?);
+        ledger.catalog = Arc::new(Catalog::load(
+            self.tables,
+            txn,
+            ledger.state.catalog,
+            &ledger.catalog,
+        )?);
         Ok(())
     }
 }
 
-fn next_id(ledger: &mut Ledger) -> u32 {
+pub(super) fn next_id(ledger: &mut Ledger) -> u32 {
     let id = ledger.state.next_id;
     ledger.state.next_id += 1;
     id

@@ -163,7 +163,9 @@ impl<'q> Listing<'q> {
                 &snapshot.txn,
                 &mut Budget::new(),
                 |components, key| {
-                    let (version, text) = snapshot.indexed_record(def, key)?;
+                    let Some((version, text)) = snapshot.indexed_record(def, key)? else {
+                        return Ok(flow);
+                    };
                     if let Some(values) = judge.values_at(components, key, text)? {
                         flow = visit(Placed {
                             values,

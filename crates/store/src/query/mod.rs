@@ -191,11 +191,14 @@ impl Env {
                 &snapshot.txn,
                 &mut Budget::new(),
                 |key, row| {
+                    let (header, text) = layout::decode_record(row)?;
+                    if !snapshot.sees(&header) {
+                        return Ok(ControlFlow::Continue(()));
+                    }
                     if items.len() == query.limit || bytes > found::PAGE_BYTES_MAX {
                         more = true;
                         return Ok(ControlFlow::Break(()));
                     }
-                    let (header, text) = layout::decode_record(row)?;
                     bytes += text.len();
                     items.push(Item {
                         key: layout::key_of(key)?.to_owned(),
@@ -252,7 +255,7 @@ impl Env {
         if filter.is_empty() {
             let snapshot = self.snapshot()?;
             let def = snapshot.catalog.require(type_name)?;
-            return catalog::read_count(&self.0.tables, &snapshot.txn, def.id);
+            return catalog::live_count(&self.0.tables, &snapshot.txn, def.id, snapshot.now_ms());
         }
         // Counting is a query whose items are only counted.
         let query = Query {

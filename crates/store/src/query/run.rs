@@ -136,6 +136,9 @@ impl<'q> QueryRun<'q> {
             Source::Table(range) => {
                 range.chunk(tables.data, &snapshot.txn, &mut budget, |key, row| {
                     let (header, text) = layout::decode_record(row)?;
+                    if !snapshot.sees(&header) {
+                        return Ok(ControlFlow::Continue(()));
+                    }
                     visitor.record(layout::key_of(key)?, header.version, text, |_| Ok(true))
                 })?
             }
@@ -150,7 +153,9 @@ impl<'q> QueryRun<'q> {
                         range.chunk(tables.index, &snapshot.txn, &mut budget, |entry, _| {
                             visitor.plan.entries += 1;
                             let (components, key) = index::split_entry(entry, index.paths.len())?;
-                            let (version, text) = snapshot.indexed_record(def, key)?;
+                            let Some((version, text)) = snapshot.indexed_record(def, key)? else {
+                                return Ok(ControlFlow::Continue(()));
+                            };
                             // A record with several entries in the stretches counts at the first of them.
                             visitor.record(key, version, text, |doc| {
                                 Ok(!index.row.multikey
@@ -170,7 +175,9 @@ impl<'q> QueryRun<'q> {
                 }
                 walk.chunk(tables.index, &snapshot.txn, &mut budget, |_, key| {
                     visitor.plan.entries += 1;
-                    let (version, text) = snapshot.indexed_record(def, key)?;
+                    let Some((version, text)) = snapshot.indexed_record(def, key)? else {
+                        return Ok(ControlFlow::Continue(()));
+                    };
                     visitor.record(key, version, text, |_| Ok(true))
                 })?
             }

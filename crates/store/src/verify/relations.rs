@@ -4,10 +4,11 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::Walk;
 use crate::{
-    Error, IndexState,
+    Error, IndexState, SchemaState,
     catalog::{IndexDef, TypeDef},
     changes, index,
     layout::{self, CATALOG_ID, LogRow},
+    schemas::SchemaDef,
 };
 
 impl Walk<'_> {
@@ -191,13 +192,24 @@ impl Walk<'_> {
             .filter(|index| index.row.state != IndexState::Ready)
             .map(|index| index.row.id)
             .collect();
+        let checking = types.iter().filter(|def| {
+            let checking = |schema: &Arc<SchemaDef>| schema.row.state == SchemaState::Checking;
+            def.schema.as_ref().is_some_and(checking)
+        });
+        let checking: Vec<_> = checking.map(|def| def.id).collect();
+        let cured = types.iter().filter(|def| def.schema.is_none());
+        let cured: Vec<_> = cured.map(|def| def.id).collect();
+        let references = types.iter().flat_map(|def| def.refs());
         let highest = indexes()
             .map(|index| index.row.id)
+            .chain(references.map(|reference| reference.id))
             .chain(type_ids.iter().copied())
             .max();
         for (tag, what, owners) in [
             (b"c", "a count of the unknown type", type_ids),
             (b"b", "progress of the unknown build", building),
+            (b"k", "progress of the unknown schema check", checking),
+            (b"v", "a note on violations of the unknown type", cured),
         ] {
             for row in self.tables.meta.prefix_iter(self.txn, tag)? {
                 let id = layout::id_of(row?.0.get(1..).unwrap_or_default());

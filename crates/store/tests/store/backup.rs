@@ -138,14 +138,16 @@ fn only_roots_are_opened_as_roots() {
     fs::create_dir(root.join("run")).unwrap();
     drop(open(&root));
 
-    for (text, newer) in [("okdb storage format 2\n", true), ("something else", false)] {
+    let next = okdb_store::FORMAT_VERSION + 1;
+    let newer_text = format!("okdb storage format {next}\n");
+    for (text, newer) in [(newer_text.as_str(), true), ("something else", false)] {
         fs::write(root.join("format"), text).unwrap();
         for options in [quick(), as_tool()] {
             match Store::open(&root, options) {
                 Err(OpenError::FormatTooNew {
                     found, supported, ..
                 }) => {
-                    assert!(newer && found == 2 && supported == 1);
+                    assert!(newer && found == next && supported + 1 == next);
                 }
                 Err(OpenError::NotARoot { .. }) => assert!(!newer),
                 other => panic!("{:?}", other.err()),

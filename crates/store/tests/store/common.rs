@@ -81,6 +81,7 @@ pub(crate) fn operation(type_name: &str, key: &str, action: Action) -> Operation
         type_name: type_name.to_owned(),
         key: key.to_owned(),
         guard: Guard::default(),
+        ttl: None,
         action,
     }
 }
@@ -124,6 +125,7 @@ pub(crate) fn register(env: &Env, type_name: &str, indexes: &[IndexSpec]) {
     env.submit(Write::RegisterType {
         name: type_name.to_owned(),
         indexes: indexes.to_vec(),
+        schema: None,
         ensure: true,
     })
     .wait()

@@ -32,6 +32,7 @@ fn a_lone_start_changes_it_and_the_root_remembers() {
         let register = okdb_store::Write::RegisterType {
             name: "t".into(),
             indexes: Vec::new(),
+            schema: None,
             ensure: true,
         };
         env.submit(register).wait().unwrap();

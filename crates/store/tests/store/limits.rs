@@ -49,6 +49,7 @@ fn definitions_have_bounds() {
         env.submit(Write::RegisterType {
             name: "t".into(),
             indexes: indexes.to_vec(),
+            schema: None,
             ensure: true,
         })
         .wait()

@@ -98,6 +98,7 @@ impl Model {
                 Err(_) => return Err("Patch".into()),
             },
             (Action::Remove, Some(_)) => None,
+            (Action::SetTtl(_) | Action::ClearTtl, _) => unreachable!("not among the model's"),
         };
         if let Some(text) = &text
             && let Some(index) = found.conflict(&operation.key, text)
@@ -443,6 +444,7 @@ fn random_operation(rng: &mut Rng, model: &Model) -> Operation {
         type_name: type_name.to_owned(),
         key,
         guard,
+        ttl: None,
         action,
     }
 }
@@ -482,6 +484,7 @@ fn step(rng: &mut Rng, model: &mut Model) -> (Write, Step) {
             let write = Write::RegisterType {
                 name,
                 indexes,
+                schema: None,
                 ensure,
             };
             (write, Step::Definition(result))
@@ -585,6 +588,7 @@ fn history(seed: u64) {
         let write = Write::RegisterType {
             name: (*name).to_owned(),
             indexes: Vec::new(),
+            schema: None,
             ensure: true,
         };
         compare_outcome(Step::Definition(result), env.submit(write).wait());

@@ -92,6 +92,7 @@ impl Form {
             type_name: self.type_name.clone(),
             key,
             guard: Guard::default(),
+            ttl: None,
             action: Action::Put(value),
         })
     }
