@@ -1,13 +1,13 @@
 //! Building answers: JSON text, entity tags, and pages of records.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::SystemTime};
 
 use hyper::{
     Response, StatusCode,
     header::{CONTENT_TYPE, ETAG, HeaderValue},
 };
 use okdb_query::write_string;
-use okdb_store::{Item, Page, Written};
+use okdb_store::{Item, Page, Record, Written};
 use serde::Serialize;
 
 use crate::{body::Body, problem::Problem};
@@ -69,14 +69,30 @@ pub(crate) fn write_written(written: &Written, out: &mut String) {
     let _ = write!(out, ",\"version\":{}}}", written.version);
 }
 
-/// The text of one record, with room for exactly it when the key needs no escapes.
-pub(crate) fn record(key: &str, value: &str, version: u64) -> String {
+/// The text of one record, with room for exactly it when the key needs no escapes and it does not expire.
+pub(crate) fn record(key: &str, record: &Record<'_>) -> String {
     const FRAME_BYTES: usize = "{\"key\":\"\",\"value\":,\"version\":}".len();
+    let Record { value, version, .. } = *record;
     let digits = version.checked_ilog10().map_or(1, |log| log as usize + 1);
     let mut text = String::with_capacity(FRAME_BYTES + key.len() + value.len() + digits);
     write_record(key, value, version, &mut text);
+    if let Some(expires_ms) = record.expires_ms {
+        text.push_str(",\"ttl\":");
+        write_ttl(expires_ms, &mut text);
+    }
     text.push('}');
     text
+}
+
+/// Appends `{"expiresAt":…,"remainingMs":…}`.
+pub(crate) fn write_ttl(expires_ms: u64, out: &mut String) {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now_ms = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+    let remaining_ms = expires_ms.saturating_sub(now_ms);
+    let _ = write!(
+        out,
+        "{{\"expiresAt\":{expires_ms},\"remainingMs\":{remaining_ms}}}"
+    );
 }
 
 /// Appends `{"key":…,"value":…,"version":…` without the closing brace.
@@ -122,12 +138,24 @@ pub(crate) fn page(page: &Page) -> Result<String, Problem> {
 
 #[cfg(test)]
 mod tests {
+    use okdb_store::Record;
+
     use super::{etag, record};
+
+    fn of(value: &str, version: u64, expires_ms: Option<u64>) -> Record<'_> {
+        Record {
+            version,
+            hlc: 0,
+            created_ms: 0,
+            expires_ms,
+            value,
+        }
+    }
 
     #[test]
     fn a_record_fills_its_room_exactly() {
         for version in [0, 1, 9, 10, 12_345, u64::MAX] {
-            let text = record("k/1", "{\"a\":1}", version);
+            let text = record("k/1", &of("{\"a\":1}", version, None));
             assert_eq!(
                 text,
                 format!("{{\"key\":\"k/1\",\"value\":{{\"a\":1}},\"version\":{version}}}")
@@ -135,8 +163,12 @@ mod tests {
             assert_eq!(text.len(), text.capacity());
         }
         assert_eq!(
-            record("a\"b", "1", 2),
+            record("a\"b", &of("1", 2, None)),
             "{\"key\":\"a\\\"b\",\"value\":1,\"version\":2}"
+        );
+        assert_eq!(
+            record("k", &of("1", 2, Some(3))),
+            "{\"key\":\"k\",\"value\":1,\"version\":2,\"ttl\":{\"expiresAt\":3,\"remainingMs\":0}}"
         );
         assert_eq!(etag(u64::MAX), "\"18446744073709551615\"");
     }

@@ -1,7 +1,7 @@
 //! Fields of a body that is a JSON object, each read as what it must be.
 
 use okdb_query::{Envelope, Filter, FilterErrorKind, Select, Sort, Value};
-use okdb_store::IndexSpec;
+use okdb_store::{IndexSpec, SchemaSpec, TTL_MS_MAX};
 
 use crate::{
     codes::Code,
@@ -189,6 +189,63 @@ pub(crate) fn index_spec(envelope: &Envelope) -> Result<IndexSpec, Problem> {
         fields: fields.collect::<Result<_, _>>()?,
         unique: flag(envelope, "unique")?,
     })
+}
+
+/// How long a record shall live, in ms.
+pub(crate) const TTL: Field = Field {
+    name: "ttl",
+    shape: Shape::Integer,
+    required: false,
+    what: "In how many milliseconds from now the record expires, at most a hundred years. Without it, a record that is replaced keeps its expiry.",
+};
+
+/// The time to live of a body, in ms.
+pub(crate) fn ttl(envelope: &Envelope) -> Result<Option<u64>, Problem> {
+    let Some(text) = envelope.get("ttl") else {
+        return Ok(None);
+    };
+    let value = Value::parse(text).map_err(|error| Problem::json("ttl", &error))?;
+    let number = value.as_number().and_then(okdb_query::Number::to_u64);
+    let ttl = number.filter(|ttl| (1..=TTL_MS_MAX).contains(ttl));
+    ttl.map(Some).ok_or_else(|| {
+        let shown: String = text.chars().take(64).collect();
+        Problem::parameter(format!(
+            "ttl: {shown} is not an integer from 1 to {TTL_MS_MAX} (a hundred years in ms)"
+        ))
+    })
+}
+
+/// The fields of a schema, under `schema` and `enforce`.
+pub(crate) const SCHEMA: Field = Field {
+    name: "schema",
+    shape: Shape::Component("Schema"),
+    required: false,
+    what: "A JSON Schema (2020-12) that values must fit, with `ref` annotations.",
+};
+/// Whether a schema is enforced.
+pub(crate) const ENFORCE: Field = Field {
+    name: "enforce",
+    shape: Shape::Flag,
+    required: false,
+    what: "Whether values that do not fit are refused, the default; else they are recorded as violations.",
+};
+
+/// The schema of a body.
+pub(crate) fn schema_spec(envelope: &Envelope) -> Result<Option<SchemaSpec>, Problem> {
+    let enforce = match envelope.get("enforce") {
+        None => true,
+        Some(_) => flag(envelope, "enforce")?,
+    };
+    match envelope.get("schema") {
+        Some(text) => Ok(Some(SchemaSpec {
+            text: text.to_owned(),
+            enforce,
+        })),
+        None if envelope.get("enforce").is_some() => Err(Problem::parameter(
+            "enforce says how to take a schema: give both",
+        )),
+        None => Ok(None),
+    }
 }
 
 /// The elements of a compact JSON array as text; `None` if it is no array.

@@ -34,6 +34,7 @@ pub(crate) fn all() -> Vec<(&'static str, Value)> {
     let mut all = requests();
     all.extend(records());
     all.extend(definitions());
+    all.extend(rules());
     all.push(("Error", error()));
     all
 }
@@ -81,6 +82,7 @@ fn requests() -> Vec<(&'static str, Value)> {
             }),
         ),
         ("Paths", array(&text())),
+        ("Schema", json!({ "type": ["object", "boolean"] })),
         ("IndexKind", json!({ "enum": ["value"] })),
         (
             "Durability",
@@ -111,11 +113,13 @@ fn requests() -> Vec<(&'static str, Value)> {
                 "type": "array",
                 "maxItems": okdb_store::TRANSACTION_OPERATIONS_MAX,
                 "items": { "oneOf": [
-                    operation("put", &[("value", json!({}))]),
-                    operation("create", &[("value", json!({}))]),
-                    operation("update", &[("value", json!({}))]),
+                    operation("put", &[("value", json!({})), ("ttl?", count())]),
+                    operation("create", &[("value", json!({})), ("ttl?", count())]),
+                    operation("update", &[("value", json!({})), ("ttl?", count())]),
                     operation("patch", &[("patch", reference("PatchDocument"))]),
                     operation("remove", &[]),
+                    operation("setTtl", &[("ttl", count())]),
+                    operation("clearTtl", &[]),
                 ] },
             }),
         ),
@@ -124,8 +128,10 @@ fn requests() -> Vec<(&'static str, Value)> {
 
 /// Records and what is said of them.
 fn records() -> Vec<(&'static str, Value)> {
-    let record = [("key", text()), ("value", json!({})), ("version", count())];
-    let mut indexed = record.to_vec();
+    let bare = [("key", text()), ("value", json!({})), ("version", count())];
+    let mut record = bare.to_vec();
+    record.push(("ttl?", reference("Ttl")));
+    let mut indexed = bare.to_vec();
     indexed.push(("indexKey", array(&json!({}))));
     let plan = object(&[
         ("index", nullable("string")),
@@ -226,7 +232,10 @@ fn definitions() -> Vec<(&'static str, Value)> {
                 ("count", count()),
                 ("clock", count()),
                 ("indexes", array(&reference("Index"))),
-                ("schema", json!({ "type": "null" })),
+                (
+                    "schema",
+                    json!({ "oneOf": [reference("Schema"), { "type": "null" }] }),
+                ),
             ]),
         ),
         ("Types", object(&[("types", array(&reference("Type")))])),
@@ -251,6 +260,51 @@ fn definitions() -> Vec<(&'static str, Value)> {
                 ("envs", array(&named)),
             ]),
         ),
+    ]
+}
+
+/// Schemas, violations and expiries.
+fn rules() -> Vec<(&'static str, Value)> {
+    let violation = object(&[
+        ("kind", json!({ "enum": ["schema", "ref", "unique"] })),
+        ("type", text()),
+        ("key", text()),
+        ("path", text()),
+        ("detail", text()),
+        ("detectedAt", count()),
+    ]);
+    let ttl = [("expiresAt", count()), ("remainingMs", count())];
+    let mut expiring = vec![("type", text()), ("key", text())];
+    expiring.extend_from_slice(&ttl);
+    vec![
+        (
+            "TypeSchema",
+            object(&[
+                ("schema", reference("Schema")),
+                ("enforce", json!({ "type": "boolean" })),
+                ("state", json!({ "enum": ["checking", "ready"] })),
+                (
+                    "progress",
+                    json!({ "type": "number", "minimum": 0, "maximum": 1 }),
+                ),
+            ]),
+        ),
+        (
+            "Violations",
+            object(&[
+                ("violations", array(&violation)),
+                ("cursor", nullable("string")),
+            ]),
+        ),
+        ("Ttl", object(&ttl)),
+        (
+            "Expiring",
+            object(&[
+                ("items", array(&object(&expiring))),
+                ("cursor", nullable("string")),
+            ]),
+        ),
+        ("Swept", object(&[("swept", count())])),
     ]
 }
 

@@ -59,6 +59,8 @@ pub(crate) enum Group {
     Records,
     Queries,
     Indexes,
+    Schemas,
+    Expiry,
     Transfer,
     Log,
 }
@@ -180,13 +182,15 @@ impl Verb {
 
 impl Group {
     /// Every heading, in order.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::System,
         Self::Environments,
         Self::Types,
         Self::Records,
         Self::Queries,
         Self::Indexes,
+        Self::Schemas,
+        Self::Expiry,
         Self::Transfer,
         Self::Log,
     ];
@@ -200,6 +204,8 @@ impl Group {
             Self::Records => "Records",
             Self::Queries => "Lists and queries",
             Self::Indexes => "Indexes",
+            Self::Schemas => "Schemas and violations",
+            Self::Expiry => "Expiry",
             Self::Transfer => "Import and export",
             Self::Log => "Change log",
         }

@@ -113,6 +113,7 @@ impl Applier<'_> {
             }
         };
         let created = change.as_ref().is_some_and(|change| change.old.is_none());
+        let expires_ms = change.as_ref().and_then(|change| change.expires_ms);
         let version = match change {
             Some(change) => self.change(txn, ledger, &def, key, &row_key, change)?,
             None => self.remove(txn, ledger, &def, key, Cause::Deleted)?,
@@ -121,6 +122,7 @@ impl Applier<'_> {
             key: key.to_owned(),
             version,
             created,
+            expires_ms,
         })
     }
 

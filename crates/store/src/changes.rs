@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     Env, Error, Snapshot, catalog,
-    layout::{self, CATALOG_ID, LogRow},
+    layout::{self, CATALOG_ID, LogRow, SCHEMA_NAME},
     scan::Budget,
 };
 
@@ -214,7 +214,8 @@ fn visible(snapshot: &Snapshot<'_>, clock: u64, row: &LogRow<'_>) -> Result<Opti
         return Ok(None);
     }
     let (type_name, key) = if row.type_id == CATALOG_ID {
-        row.key.split_once('/').unwrap_or((row.key, ""))
+        let (name, part) = row.key.split_once('/').unwrap_or((row.key, ""));
+        (name, if part == SCHEMA_NAME { "" } else { part })
     } else {
         match snapshot.catalog.by_id(row.type_id) {
             Some(def) => (def.name.as_str(), row.key),

@@ -39,7 +39,7 @@ pub struct Expiring {
 }
 
 /// A page of records that expire.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ExpiringPage {
     /// The next to go first.
     pub items: Vec<Expiring>,

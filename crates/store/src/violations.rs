@@ -86,7 +86,7 @@ pub struct ViolationsQuery {
 }
 
 /// A page of violations.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Violations {
     /// By type, in the order in which types were made, and key.
     pub violations: Vec<Violation>,

@@ -234,6 +234,8 @@ pub struct Written {
     pub version: u64,
     /// Whether the record did not exist before.
     pub created: bool,
+    /// When the record will be gone, in ms since 1970.
+    pub expires_ms: Option<u64>,
 }
 
 /// A write on its way. Await it, or [`wait`](Self::wait) on a thread that may block. Dropping it does not undo the write.

@@ -9,8 +9,10 @@ mod import;
 mod indexes;
 mod queries;
 mod records;
+mod schemas;
 mod system;
 mod transaction;
+mod ttl;
 mod types;
 
 pub use import::{LineRefused, import_line};
@@ -24,6 +26,8 @@ pub(crate) const ROUTES: &[&[Route]] = &[
     transaction::ROUTES,
     queries::ROUTES,
     indexes::ROUTES,
+    schemas::ROUTES,
+    ttl::ROUTES,
     import::ROUTES,
     export::ROUTES,
     changelog::ROUTES,

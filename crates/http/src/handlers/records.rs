@@ -12,7 +12,8 @@ use crate::{
     answer,
     body::Body,
     codes::Code,
-    fields, guard, percent,
+    fields::{self, TTL},
+    guard, percent,
     problem::Problem,
     request::{Call, Media},
     table::{Answer, BodySpec, Content, Field, Group, Handler, Route, Shape, Verb},
@@ -22,6 +23,8 @@ const PATH: &str = "/api/{env}/types/{type}/{key}";
 
 /// Codes that any write of a record may answer.
 pub(super) const WRITE: &[Code] = &[
+    Code::SchemaViolation,
+    Code::ForeignKeyViolation,
     Code::UniqueConstraint,
     Code::InvalidKey,
     Code::InvalidIndex,
@@ -48,7 +51,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: PATH,
         group: Group::Records,
         summary: "Read a record",
-        detail: "Honours `If-None-Match`. The value is the text that was written, but for whitespace between tokens.",
+        detail: "Honours `If-None-Match`. A record that expires has `ttl`. The value is the text that was written, but for whitespace between tokens.",
         query: &[],
         body: BodySpec::None,
         guarded: false,
@@ -82,6 +85,7 @@ pub(super) const ROUTES: &[Route] = &[
                 required: false,
                 what: "The new record's key.",
             },
+            TTL,
         ]),
         guarded: false,
         answers: &[Answer {
@@ -99,7 +103,7 @@ pub(super) const ROUTES: &[Route] = &[
         summary: "Write a record, new or not",
         detail: "",
         query: &[],
-        body: BodySpec::Fields(&[VALUE, IF_VERSION]),
+        body: BodySpec::Fields(&[VALUE, TTL, IF_VERSION]),
         guarded: true,
         answers: &[
             Answer {
@@ -160,7 +164,11 @@ pub(super) const ROUTES: &[Route] = &[
         }],
         codes: &[
             &[Code::NotFound, Code::VersionMismatch, Code::StorageFull],
-            &[Code::TooLarge, Code::RequestTimeout],
+            &[
+                Code::ForeignKeyRestricted,
+                Code::TooLarge,
+                Code::RequestTimeout,
+            ],
         ],
         handler: Handler::Later(|call| Box::pin(delete(call))),
     },
@@ -174,10 +182,7 @@ fn get(call: &Call) -> Result<Response<Body>, Problem> {
     let mut response = if guard::is_known(&call.head.headers, record.version) {
         answer::empty(StatusCode::NOT_MODIFIED)
     } else {
-        answer::json(
-            StatusCode::OK,
-            answer::record(&key, record.value, record.version),
-        )
+        answer::json(StatusCode::OK, answer::record(&key, &record))
     };
     response.headers_mut().insert(ETAG, tag);
     Ok(response)
@@ -206,7 +211,7 @@ async fn create(mut call: Call) -> Result<Response<Body>, Problem> {
         type_name,
         key,
         guard: Guard::default(),
-        ttl: None,
+        ttl: fields::ttl(&envelope)?,
         action: Action::Create(value),
     };
     let written = submit(&env, operation).await?;
@@ -229,7 +234,7 @@ async fn put(mut call: Call) -> Result<Response<Body>, Problem> {
         type_name,
         key,
         guard,
-        ttl: None,
+        ttl: fields::ttl(&envelope)?,
         action: Action::Put(value),
     };
     let written = submit(&env, operation).await?;

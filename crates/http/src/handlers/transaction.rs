@@ -9,7 +9,8 @@ use crate::{
     answer,
     body::Body,
     codes::Code,
-    fields, guard,
+    fields::{self, TTL},
+    guard,
     problem::Problem,
     request::{Call, Media, check_fields, check_writable_type},
     table::{Answer, BodySpec, Content, Field, Group, Handler, Route, Shape, Verb},
@@ -44,6 +45,7 @@ pub(super) const ROUTES: &[Route] = &[Route {
             Code::AlreadyExists,
             Code::VersionMismatch,
             Code::InvalidPatch,
+            Code::ForeignKeyRestricted,
         ],
     ],
     handler: Handler::Later(|call| Box::pin(transact(call))),
@@ -150,17 +152,18 @@ fn operation(text: &str) -> Result<Operation, Problem> {
         check_fields(&envelope, &known)
     };
     let value = || envelope.get("value").unwrap_or_default().to_owned();
+    let mut ttl = fields::ttl(&envelope)?;
     let action = match fields::required_text(&envelope, "action")?.as_str() {
         "put" => {
-            known(&[VALUE])?;
+            known(&[VALUE, TTL])?;
             Action::Put(value())
         }
         "create" => {
-            known(&[VALUE])?;
+            known(&[VALUE, TTL])?;
             Action::Create(value())
         }
         "update" => {
-            known(&[VALUE])?;
+            known(&[VALUE, TTL])?;
             Action::Update(value())
         }
         "patch" => {
@@ -172,10 +175,19 @@ fn operation(text: &str) -> Result<Operation, Problem> {
             known(&[])?;
             Action::Remove
         }
+        "setTtl" => {
+            known(&[TTL])?;
+            let missing = || Problem::parameter("the field \"ttl\" is missing");
+            Action::SetTtl(ttl.take().ok_or_else(missing)?)
+        }
+        "clearTtl" => {
+            known(&[])?;
+            Action::ClearTtl
+        }
         other => {
             let shown: String = other.chars().take(64).collect();
             return Err(Problem::parameter(format!(
-                "action {shown:?} is none of put, create, update, patch, remove"
+                "action {shown:?} is none of put, create, update, patch, remove, setTtl, clearTtl"
             )));
         }
     };
@@ -188,7 +200,7 @@ fn operation(text: &str) -> Result<Operation, Problem> {
             version: guard::in_body(&envelope)?,
             header: None,
         },
-        ttl: None,
+        ttl,
         action,
     })
 }
@@ -247,7 +259,19 @@ mod tests {
             Code::InvalidParameter
         );
         assert_eq!(
-            refusal(r#"{"action":"put","type":"t","key":"k","value":1,"ttl":5}"#),
+            refusal(r#"{"action":"put","type":"t","key":"k","value":1,"ttl":0}"#),
+            Code::InvalidParameter
+        );
+        assert_eq!(
+            refusal(r#"{"action":"setTtl","type":"t","key":"k"}"#),
+            Code::InvalidParameter
+        );
+        assert_eq!(
+            refusal(r#"{"action":"clearTtl","type":"t","key":"k","ttl":5}"#),
+            Code::UnknownParameter
+        );
+        assert_eq!(
+            refusal(r#"{"action":"put","type":"t","key":"k","value":1,"other":5}"#),
             Code::UnknownParameter
         );
         assert_eq!(

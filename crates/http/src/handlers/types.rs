@@ -8,7 +8,7 @@ use crate::{
     answer,
     body::Body,
     codes::Code,
-    fields,
+    fields::{self, ENFORCE, SCHEMA},
     problem::Problem,
     request::{Call, check_writable_type},
     table::{Answer, BodySpec, Content, Field, Group, Handler, Route, Shape, Verb},
@@ -23,6 +23,7 @@ const INDEXES: Field = Field {
 /// Codes of both ways to make a type.
 const MAKE: &[Code] = &[
     Code::InvalidIndex,
+    Code::InvalidSchema,
     Code::AlreadyExists,
     Code::UniqueConstraint,
     Code::StorageFull,
@@ -61,6 +62,8 @@ pub(super) const ROUTES: &[Route] = &[
                 what: "Its name.",
             },
             INDEXES,
+            SCHEMA,
+            ENFORCE,
         ]),
         guarded: false,
         answers: &[Answer {
@@ -75,10 +78,10 @@ pub(super) const ROUTES: &[Route] = &[
         verb: Verb::Put,
         path: "/api/{env}/types/{type}",
         group: Group::Types,
-        summary: "Ensure a type and indexes",
-        detail: "Makes what is missing and leaves the rest. Waits up to two seconds for new indexes to be built.",
+        summary: "Ensure a type, its indexes and its schema",
+        detail: "Makes what is missing and leaves the rest; another schema than the one that there is takes its place. Waits up to two seconds for new indexes to be built.",
         query: &[],
-        body: BodySpec::OptionalFields(&[INDEXES]),
+        body: BodySpec::OptionalFields(&[INDEXES, SCHEMA, ENFORCE]),
         guarded: false,
         answers: &[Answer {
             status: 200,
@@ -93,7 +96,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/api/{env}/types/{type}",
         group: Group::Types,
         summary: "Drop a type with everything in it",
-        detail: "",
+        detail: "Refused while records of another type refer to its records.",
         query: &[],
         body: BodySpec::None,
         guarded: false,
@@ -102,7 +105,10 @@ pub(super) const ROUTES: &[Route] = &[
             what: "It is gone.",
             content: Content::Nothing,
         }],
-        codes: &[&[Code::StorageFull, Code::TooLarge, Code::RequestTimeout]],
+        codes: &[
+            &[Code::ForeignKeyRestricted, Code::StorageFull],
+            &[Code::TooLarge, Code::RequestTimeout],
+        ],
         handler: Handler::Later(|call| Box::pin(drop_type(call))),
     },
 ];
@@ -125,7 +131,7 @@ async fn register(mut call: Call) -> Result<Response<Body>, Problem> {
         Write::RegisterType {
             name,
             indexes,
-            schema: None,
+            schema: fields::schema_spec(&envelope)?,
             ensure: false,
         },
     )
@@ -143,7 +149,7 @@ async fn ensure(mut call: Call) -> Result<Response<Body>, Problem> {
         Write::RegisterType {
             name,
             indexes,
-            schema: None,
+            schema: fields::schema_spec(&envelope)?,
             ensure: true,
         },
     )

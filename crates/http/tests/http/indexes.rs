@@ -70,7 +70,7 @@ fn types_are_registered_ensured_listed_and_dropped() {
         .post("/api/default/types", "{\"name\":3}")
         .refused(400, "INVALID_PARAMETER");
     client
-        .post("/api/default/types", "{\"name\":\"x\",\"schema\":{}}")
+        .post("/api/default/types", "{\"name\":\"x\",\"scheme\":{}}")
         .refused(400, "UNKNOWN_PARAMETER");
     client
         .call("PUT", "/api/default/types/plain", &[], b"")

@@ -20,6 +20,7 @@ mod parking;
 mod protocol;
 mod queries;
 mod records;
+mod rules;
 mod server;
 mod shortage;
 mod stopping;

@@ -73,9 +73,9 @@ fn create_makes_keys_and_respects_those_given() {
         .post(T, "{\"key\":\"x\"}")
         .refused(400, "INVALID_PARAMETER");
     let unknown = client
-        .post(T, "{\"value\":2,\"ttl\":1000}")
+        .post(T, "{\"value\":2,\"tll\":1000}")
         .refused(400, "UNKNOWN_PARAMETER");
-    assert_eq!(unknown["details"]["parameter"], "ttl");
+    assert_eq!(unknown["details"]["parameter"], "tll");
     assert!(unknown["message"].as_str().unwrap().contains("value, key"));
 }
 

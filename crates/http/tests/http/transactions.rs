@@ -90,7 +90,7 @@ fn one_failure_undoes_all_and_names_itself() {
             "INVALID_PATCH",
         ),
         (
-            json!({"action": "setTtl", "type": "t", "key": "there", "ttl": 1}),
+            json!({"action": "setTtl", "type": "t", "key": "there", "ttl": 0}),
             400,
             "INVALID_PARAMETER",
         ),

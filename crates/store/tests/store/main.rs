@@ -8,10 +8,14 @@
 mod backup;
 mod children;
 mod common;
+mod damage;
 mod durability;
 mod epochs;
+mod expiry;
 mod full;
 mod limits;
 mod model;
 mod processes;
 mod queries;
+mod references;
+mod schemas;

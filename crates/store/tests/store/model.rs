@@ -118,6 +118,7 @@ impl Model {
             key: operation.key.clone(),
             version: clock,
             created: old.is_none(),
+            expires_ms: None,
         })
     }
 
