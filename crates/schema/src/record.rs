@@ -8,7 +8,7 @@
 use std::{borrow::Cow, cell::Cell, ops::ControlFlow};
 
 use jsonschema::{
-    JsonType,
+    JsonType, ValidationError,
     json::{Array, Json, JsonNumber, Node, NodeIdentity, Object},
 };
 use okdb_query::{Number, Value, compare};
@@ -27,27 +27,56 @@ const MEMBERS_PER_STEP: u64 = 8;
 /// As much of a string is enough to know it again.
 const OUTLINE_CHARS: usize = 40;
 
-/// How many steps a check may still take.
-pub(crate) struct Steps(Cell<u64>);
+/// After so many failures a check ends: the checker collects them all before it shows the first.
+const FAILURES_MAX: u64 = 10_000;
+/// The outline of every value once the steps are used up. Longer than any other.
+const VOID: &str = "the steps were used up before this failure was found";
+
+/// How many steps a check may still take, and how many failures it may still find.
+pub(crate) struct Steps {
+    left: Cell<u64>,
+    failures: Cell<u64>,
+}
 
 impl Steps {
     pub(crate) fn for_text(text: &str) -> Self {
         let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
         let more = bytes.saturating_mul(STEPS_PER_BYTE);
-        Self(Cell::new(STEPS_MIN.saturating_add(more)))
+        Self {
+            left: Cell::new(STEPS_MIN.saturating_add(more)),
+            failures: Cell::new(FAILURES_MAX),
+        }
     }
 
     pub(crate) fn used_up(&self) -> bool {
-        self.0.get() == 0
+        self.left.get() == 0
+    }
+
+    /// Notes a failure; false if it was found after the steps were used up, and so need not be one.
+    fn failure(&self) -> bool {
+        if self.used_up() {
+            return false;
+        }
+        let left = self.failures.get().saturating_sub(1);
+        self.failures.set(left);
+        if left == 0 {
+            self.left.set(0);
+        }
+        true
     }
 
     /// Takes a step, and one more for each `size` of `amount`; false when there are no more.
     fn take(&self, amount: usize, size: u64) -> bool {
         let amount = u64::try_from(amount).unwrap_or(u64::MAX);
-        let left = self.0.get().saturating_sub(1 + amount / size);
-        self.0.set(left);
+        let left = self.left.get().saturating_sub(1 + amount / size);
+        self.left.set(left);
         left > 0
     }
+}
+
+/// Whether a failure was found before the steps were used up. Those that come later need not be true.
+pub(crate) fn is_true(failure: &ValidationError<'_>) -> bool {
+    failure.instance().as_str() != Some(VOID)
 }
 
 /// The representation: [`okdb_query::Value`].
@@ -184,6 +213,9 @@ impl<'a> Node<'a, Records> for Item<'a> {
 
     /// Only failures ask for it, each for itself and long before it is known which are shown: an outline must do.
     fn to_value(&self) -> Cow<'a, serde_json::Value> {
+        if !self.steps.is_none_or(Steps::failure) {
+            return Cow::Owned(VOID.into());
+        }
         Cow::Owned(match self.value {
             Value::String(text) => text.chars().take(OUTLINE_CHARS).collect::<String>().into(),
             Value::Array(_) => serde_json::Value::Array(Vec::new()),

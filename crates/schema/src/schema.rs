@@ -14,7 +14,7 @@ use crate::{
     convert::to_json,
     cost::Cost,
     graph::Graph,
-    record::{Item, Records, Steps},
+    record::{Item, Records, Steps, is_true},
     references::{applied_at, find},
 };
 
@@ -27,6 +27,8 @@ const MULTIPLE_CHARS_MAX: usize = 100;
 
 const TOO_DEEP: &str = "nested too deep to be checked with this schema";
 const TOO_MUCH: &str = "takes too much work to be checked with this schema";
+
+const TOO_MANY: &str = "does not fit, in more places than are looked at";
 
 /// A compiled schema. Cheap to share, and thread-safe.
 #[derive(Debug)]
@@ -84,19 +86,21 @@ impl Schema {
         }
         let steps = Steps::for_text(text);
         let item = Item::new(&value, &steps);
-        if self.validator.is_valid(item) && !steps.used_up() {
+        let fits = self.validator.is_valid(item);
+        if fits && !steps.used_up() {
             return Vec::new();
         }
-        // Finding all failures may take longer than finding that there is one.
+        let unknown = if steps.used_up() { TOO_MUCH } else { TOO_MANY };
+        // Finding all failures takes longer than finding that there is one, so it starts anew.
         let steps = Steps::for_text(text);
-        let item = Item::new(&value, &steps);
-        let failures = self.validator.iter_errors(item).take(max.max(1));
-        let failures: Vec<Failure> = failures
+        let errors = self.validator.iter_errors(Item::new(&value, &steps));
+        let failures: Vec<Failure> = errors
+            .filter(is_true)
+            .take(max.max(1))
             .map(|error| Failure::new(error.instance_path().as_str(), error.masked()))
             .collect();
-        // Those that were found when the steps ended need not be true.
-        if steps.used_up() || failures.is_empty() {
-            return vec![Failure::new("", TOO_MUCH)];
+        if failures.is_empty() {
+            return vec![Failure::new("", unknown)];
         }
         failures
     }
