@@ -18,7 +18,7 @@ use crate::convert::{Machine, equals, is_whole, to_json};
 /// The steps that every check may take.
 const STEPS_MIN: u64 = 1_000_000;
 /// The steps that a check may take more for each byte of the record.
-const STEPS_PER_BYTE: u64 = 100;
+const STEPS_PER_BYTE: u64 = 32;
 /// This many bytes that are looked at are a step too.
 const BYTES_PER_STEP: u64 = 32;
 /// This many members that are passed in search of one are a step too.
@@ -86,7 +86,7 @@ pub(crate) enum Records {}
 #[derive(Clone, Copy)]
 pub(crate) struct Item<'a> {
     value: &'a Value<'a>,
-    /// None for a name: what it costs is paid for with its object.
+    /// None for a name that the checker handles by itself.
     steps: Option<&'a Steps>,
 }
 
@@ -166,18 +166,22 @@ impl<'a> Node<'a, Records> for Item<'a> {
     }
 
     fn as_boolean(&self) -> Option<bool> {
+        self.take(0, 1);
         self.value.as_bool()
     }
 
     fn is_null(&self) -> bool {
+        self.take(0, 1);
         self.value.is_null()
     }
 
     fn is_number(&self) -> bool {
+        self.take(0, 1);
         self.value.as_number().is_some()
     }
 
     fn json_type(&self) -> JsonType {
+        self.take(0, 1);
         match self.value {
             Value::Null => JsonType::Null,
             Value::Bool(_) => JsonType::Boolean,
@@ -204,11 +208,8 @@ impl<'a> Node<'a, Records> for Item<'a> {
     }
 
     fn equals_value(&self, expected: &serde_json::Value) -> bool {
-        if self.value.as_object().is_some() || self.value.as_array().is_some() {
-            // What is compared is bounded by the schema; `enum` asks for each of its values.
-            self.take(0, 1);
-        }
-        equals(self.value, expected)
+        // How much is compared is bounded by the schema; `enum` asks for each of its values.
+        self.take(0, 1) && equals(self.value, expected)
     }
 
     /// Only failures ask for it, each for itself and long before it is known which are shown: an outline must do.
@@ -272,7 +273,7 @@ impl<'a> Object<'a, Records> for Members<'a> {
             let value = Value::String(Cow::Borrowed(name));
             f(Item {
                 value: &value,
-                steps: None,
+                steps: self.steps,
             })?;
         }
         ControlFlow::Continue(())

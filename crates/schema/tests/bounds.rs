@@ -217,3 +217,46 @@ fn wide_records_and_wide_schemas_are_checked() {
     let failures = schema.check(&format!("{{{}}}", members[1..].join(",")), 5);
     assert_eq!(failures[0].message, r#""p0" is a required property"#);
 }
+
+#[test]
+fn a_wide_choice_for_many_values_ends() {
+    let kinds: Vec<_> = (0..4_000).map(|_| r#"{"type":"object"}"#).collect();
+    let schema = format!(r#"{{"items":{{"anyOf":[{}]}}}}"#, kinds.join(","));
+    let schema = Schema::compile(&schema).unwrap();
+    let record = format!("[{}1]", "1,".repeat(200_000));
+    assert!(!schema.check(&record, 5).is_empty());
+    let names: Vec<_> = (0..4_000)
+        .map(|i| format!(r#"{{"const":"n{i}"}}"#))
+        .collect();
+    let schema = format!(r#"{{"propertyNames":{{"anyOf":[{}]}}}}"#, names.join(","));
+    let schema = Schema::compile(&schema).unwrap();
+    let members: Vec<_> = (0..50_000).map(|i| format!(r#""a{i}":1"#)).collect();
+    assert!(
+        !schema
+            .check(&format!("{{{}}}", members.join(",")), 5)
+            .is_empty()
+    );
+}
+
+#[test]
+fn deep_and_large_patterns_are_refused_or_compiled() {
+    on_small_stack(|| {
+        for pattern in [
+            nested("(", "a", ")", 50_000),
+            nested("(?:", "a", ")+", 40_000),
+            nested("[", "a", "]", 50_000),
+            "a|".repeat(100_000),
+            "\\\\p{L}{1,50}".repeat(1_000),
+            "x{1000}".repeat(1_000),
+        ] {
+            for schema in [
+                format!(r#"{{"pattern":"{pattern}"}}"#),
+                format!(r#"{{"patternProperties":{{"{pattern}":true}}}}"#),
+            ] {
+                if let Ok(schema) = Schema::compile(&schema) {
+                    assert!(!schema.fits("7") || schema.fits("{}"));
+                }
+            }
+        }
+    });
+}

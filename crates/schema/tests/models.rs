@@ -163,6 +163,63 @@ fn document() -> impl Strategy<Value = Json> {
     })
 }
 
+fn keyword() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![
+        "type",
+        "enum",
+        "const",
+        "multipleOf",
+        "maximum",
+        "exclusiveMaximum",
+        "minimum",
+        "exclusiveMinimum",
+        "maxLength",
+        "minLength",
+        "pattern",
+        "maxItems",
+        "minItems",
+        "uniqueItems",
+        "maxContains",
+        "minContains",
+        "maxProperties",
+        "minProperties",
+        "required",
+        "dependentRequired",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "if",
+        "dependentSchemas",
+        "dependencies",
+        "prefixItems",
+        "items",
+        "additionalItems",
+        "contains",
+        "properties",
+        "patternProperties",
+        "additionalProperties",
+        "propertyNames",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "$ref",
+        "$dynamicRef",
+        "$recursiveRef",
+        "$anchor",
+        "$dynamicAnchor",
+        "$defs",
+        "$id",
+        "$schema",
+        "$vocabulary",
+        "format",
+        "discriminator",
+        "contentMediaType",
+        "contentEncoding",
+        "contentSchema",
+        "$comment",
+    ])
+}
+
 proptest! {
     #[test]
     fn paths_are_written_and_read(steps in steps()) {
@@ -269,9 +326,21 @@ proptest! {
         }
     }
 
-    /// What is found is what the places say: every honoured reference's value is a place of the record.
+    /// Where only a `$ref` leads, the meta-schema has no say.
     #[test]
-    fn set_null_leaves_what_fits(schema in document(), text in record()) {
+    fn a_ref_may_lead_to_anything(keyword in keyword(), value in record(), more in record(), text in record()) {
+        let schema = format!(
+            r##"{{"x":{{"{keyword}":{value},"ref":{more}}},"y":{{"{keyword}":{value}}},"properties":{{"a":{{"$ref":"#/x"}}}},"not":{{"$ref":"#/y"}}}}"##
+        );
+        for schema in [schema.replace("\"ref\"", "\"reg\""), schema] {
+            if let Ok(schema) = Schema::compile(&schema) {
+                prop_assert_eq!(schema.fits(&text), schema.check(&text, 5).is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_set_to_null_is_no_reference(schema in document(), text in record()) {
         let Ok(compiled) = Schema::compile(&schema.to_string()) else {
             return Ok(());
         };
