@@ -22,13 +22,14 @@
 //!
 //! The checking itself is the crate `jsonschema`. What is added here keeps a hostile schema or record from hanging or
 //! crashing the thread that writes: no schema reaches outside itself, patterns take linear time, and how deep
-//! a check may recurse is computed beforehand ([`cost`]).
+//! a check may recurse is computed beforehand (`cost.rs`).
 
 mod annotation;
 mod convert;
 mod cost;
 mod error;
 mod graph;
+mod record;
 mod ref_path;
 mod references;
 mod schema;

@@ -37,7 +37,7 @@ impl RefPath {
         &self.0
     }
 
-    /// Reads what [`RefPath::to_string`] writes.
+    /// Reads what the `Display` of a path writes.
     ///
     /// # Errors
     /// When it is something else.

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use jsonschema::{Draft, PatternOptions, Validator};
+use jsonschema::{
+    Draft, PatternOptions, Validator,
+    json::{Json as Representation, SerdeJson},
+};
 use okdb_query::Value;
 use serde_json::{Value as Json, json};
 
@@ -11,6 +14,7 @@ use crate::{
     convert::to_json,
     cost::Cost,
     graph::Graph,
+    record::{Item, Records, Steps, is_true},
     references::{applied_at, find},
 };
 
@@ -21,10 +25,15 @@ const PATTERN_BYTES_MAX: usize = 256 * 1024;
 /// The longest `multipleOf`, in characters.
 const MULTIPLE_CHARS_MAX: usize = 100;
 
+const TOO_DEEP: &str = "nested too deep to be checked with this schema";
+const TOO_MUCH: &str = "takes too much work to be checked with this schema";
+
+const TOO_MANY: &str = "does not fit, in more places than are looked at";
+
 /// A compiled schema. Cheap to share, and thread-safe.
 #[derive(Debug)]
 pub struct Schema {
-    validator: Validator,
+    validator: Validator<Records>,
     references: Vec<Reference>,
     cost: Cost,
 }
@@ -73,26 +82,39 @@ impl Schema {
             Err(error) => return vec![Failure::new("", error)],
         };
         if !self.cost.bears(depth(&value)) {
-            let message = "nested too deep to be checked with this schema";
-            return vec![Failure::new("", message)];
+            return vec![Failure::new("", TOO_DEEP)];
         }
-        let value = to_json(&value);
-        if self.validator.is_valid(&value) {
+        let steps = Steps::for_text(text);
+        let item = Item::new(&value, &steps);
+        let fits = self.validator.is_valid(item);
+        if fits && !steps.used_up() {
             return Vec::new();
         }
-        self.validator
-            .iter_errors(&value)
+        let unknown = if steps.used_up() { TOO_MUCH } else { TOO_MANY };
+        // Finding all failures takes longer than finding that there is one, so it starts anew.
+        let steps = Steps::for_text(text);
+        let errors = self.validator.iter_errors(Item::new(&value, &steps));
+        let failures: Vec<Failure> = errors
+            .filter(is_true)
             .take(max.max(1))
             .map(|error| Failure::new(error.instance_path().as_str(), error.masked()))
-            .collect()
+            .collect();
+        if failures.is_empty() {
+            return vec![Failure::new("", unknown)];
+        }
+        failures
     }
 
     /// Whether the text of a record fits. Faster than [`Schema::check`] if it does not.
     #[must_use]
     pub fn fits(&self, text: &str) -> bool {
-        Value::parse(text).is_ok_and(|value| {
-            self.cost.bears(depth(&value)) && self.validator.is_valid(&to_json(&value))
-        })
+        let Ok(value) = Value::parse(text) else {
+            return false;
+        };
+        let steps = Steps::for_text(text);
+        self.cost.bears(depth(&value))
+            && self.validator.is_valid(Item::new(&value, &steps))
+            && !steps.used_up()
     }
 
     /// The references that records hold under this schema, ordered by path.
@@ -123,8 +145,8 @@ fn document(schema: &Value<'_>) -> Json {
     document
 }
 
-fn build(document: &Json) -> Result<Validator, SchemaError> {
-    jsonschema::options()
+fn build<F: Representation>(document: &Json) -> Result<Validator<F>, SchemaError> {
+    jsonschema::options_for::<F>()
         .with_draft(Draft::Draft202012)
         .with_pattern_options(
             PatternOptions::regex()
@@ -192,8 +214,9 @@ fn check_set_null(
         .map(|(node, _)| json!({"$ref": format!("okdb:schema#{}", fragment(&graph.nodes[*node].pointer))}))
         .collect();
     let nulls = Json::Array(vec![Json::Null; asks.len()]);
-    let probe =
-        build(&json!({"$id": "okdb:probe", "prefixItems": asks, "$defs": {"schema": document}}))?;
+    let probe = build::<SerdeJson>(
+        &json!({"$id": "okdb:probe", "prefixItems": asks, "$defs": {"schema": document}}),
+    )?;
     let Some(error) = probe.iter_errors(&nulls).next() else {
         return Ok(());
     };
